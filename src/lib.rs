@@ -1,0 +1,10 @@
+//! tidegate: a rate-limit sidecar that decides from its own memory.
+//!
+//! Three rings, dependencies point inward only: [`pure`] values and functions, [`engine`] shared memory, and the shell
+//! around them. ARCHITECTURE.md has the map and the invariants.
+
+pub mod pure;
+
+pub mod engine;
+
+pub mod config;

@@ -1,0 +1,36 @@
+//! Values and functions: limits, rules, algorithms. The innermost ring.
+//!
+//! Standard library only. Nothing here reads a clock, does IO, spawns, sleeps, logs or counts a metric: what it needs
+//! comes in as an argument, what it found goes out. No floats, no casts with `as`, no arithmetic that can wrap.
+#![deny(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::float_arithmetic,
+    clippy::indexing_slicing
+)]
+#![cfg_attr(
+    test,
+    expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "a test that overflows or misses an index fails, as it should"
+    )
+)]
+
+pub mod address;
+pub mod algorithm;
+pub mod check;
+pub mod key;
+pub mod limit;
+pub mod pattern;
+pub mod rule;
+pub mod rules;
+pub mod time;
+
+pub use address::Addresses;
+pub use algorithm::{Algorithm, Standing};
+pub use check::{Check, Descriptor, Entry};
+pub use limit::{Limit, LimitFault, Unit};
+pub use rule::Rule;
+pub use rules::Rules;
+pub use time::{Cells, Moment, Nanos, Span};

@@ -1,0 +1,214 @@
+//! Every rule, compiled so that a descriptor finds those it meets without allocating.
+//!
+//! At each level an exact value wins over a pattern, a pattern over the key alone; there is no way back up. By default
+//! only the node reached with the last entry counts; under [`Matching::Path`] every rule on the way down does.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::address::Addresses;
+use super::check::Entry;
+use super::pattern::Pattern;
+use super::rule::{DomainSpec, Matching, NodeSpec, Rule, Step};
+
+/// Where a rule stands in [`Rules::all`].
+pub type RuleIndex = usize;
+
+/// Every rule, compiled for look-up.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    domains: HashMap<String, Domain>,
+    addresses: Addresses,
+}
+
+#[derive(Clone, Debug)]
+struct Domain {
+    matching: Matching,
+    root: Level,
+}
+
+/// What may come next, by key.
+#[derive(Clone, Debug, Default)]
+struct Level {
+    keys: BTreeMap<String, Values>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Values {
+    exact: HashMap<String, Node>,
+    patterns: Vec<(Pattern, Node)>,
+    any: Option<Box<Node>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    rule: Option<RuleIndex>,
+    next: Level,
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The domain is not configured.
+    NoDomain,
+    /// It is; which rules matched was told on the way.
+    Walked,
+}
+
+impl Rules {
+    /// Compiles the domains. Two nodes of one level with the same key and value are the configuration's fault to
+    /// report; here the later one replaces the earlier.
+    pub fn compile(domains: Vec<DomainSpec>, addresses: Addresses) -> Self {
+        let mut rules = Self {
+            addresses,
+            ..Self::default()
+        };
+        for domain in domains {
+            let root = rules.level(&domain.name, domain.nodes, &mut Vec::new());
+            rules.domains.insert(
+                domain.name,
+                Domain {
+                    matching: domain.matching,
+                    root,
+                },
+            );
+        }
+        rules.tell_apart();
+        rules
+    }
+
+    /// Every rule, in the order of the configuration.
+    pub fn all(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The rule at `index`.
+    pub fn get(&self, index: RuleIndex) -> Option<&Rule> {
+        self.rules.get(index)
+    }
+
+    /// How addresses are named.
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// How `domain` matches, if it is configured.
+    pub fn matching(&self, domain: &str) -> Option<Matching> {
+        self.domains.get(domain).map(|domain| domain.matching)
+    }
+
+    /// Tells `found` of each rule that `entries` meet in `domain`, outermost first.
+    ///
+    /// ```
+    /// use tidegate::pure::{Addresses, Entry, Limit, LimitFault, Rules, Unit};
+    /// use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+    /// let rule = Some(RuleSpec::new(Limit::new(100, Unit::Minute, 1, None)?));
+    /// let node = NodeSpec { key: "api_key".into(), value: None, share_threshold: false, rule, children: vec![] };
+    /// let domain = DomainSpec { name: "api".into(), matching: Matching::Specific, nodes: vec![node] };
+    /// let rules = Rules::compile(vec![domain], Addresses::default());
+    /// let mut found = Vec::new();
+    /// rules.walk("api", &[Entry { key: "api_key", value: "abc123" }], |index| found.push(index));
+    /// assert_eq!(found, [0]);
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    pub fn walk(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        mut found: impl FnMut(RuleIndex),
+    ) -> Lookup {
+        let Some(domain) = self.domains.get(domain) else {
+            return Lookup::NoDomain;
+        };
+        let mut level = &domain.root;
+        let mut left = entries.len();
+        for entry in entries {
+            left = left.saturating_sub(1);
+            let Some(node) = level
+                .keys
+                .get(entry.key)
+                .and_then(|values| values.find(entry.value))
+            else {
+                break;
+            };
+            if let Some(rule) = node.rule
+                && (left == 0 || domain.matching == Matching::Path)
+            {
+                found(rule);
+            }
+            level = &node.next;
+        }
+        Lookup::Walked
+    }
+
+    fn level(&mut self, domain: &str, nodes: Vec<NodeSpec>, path: &mut Vec<Step>) -> Level {
+        let mut level = Level::default();
+        for node in nodes {
+            let value = node.value.filter(|value| !value.is_empty());
+            // A pattern is written about addresses as they come in plain form, and stays as it is written.
+            let value = value.map(|value| match self.addresses.plain(&node.key, &value) {
+                Some(plain) => plain.as_str().to_owned(),
+                None => value,
+            });
+            let pattern = value.as_deref().and_then(Pattern::parse);
+            let shared = pattern.is_some() && node.share_threshold;
+            path.push(Step {
+                key: node.key.clone(),
+                value: value.clone(),
+                shared,
+            });
+            let rule = node.rule.map(|spec| {
+                self.rules.push(Rule::at(domain, path, spec));
+                self.rules.len().saturating_sub(1)
+            });
+            let next = self.level(domain, node.children, path);
+            path.pop();
+            let compiled = Node { rule, next };
+            let values = level.keys.entry(node.key).or_default();
+            match (value, pattern) {
+                (Some(_), Some(pattern)) => values.patterns.push((pattern, compiled)),
+                (Some(value), None) => drop(values.exact.insert(value, compiled)),
+                (None, _) => values.any = Some(Box::new(compiled)),
+            }
+        }
+        level
+    }
+
+    /// Rules that would share a label get the values that tell them apart, or at last a number.
+    fn tell_apart(&mut self) {
+        for rename in [
+            |rule: &Rule, _: usize| rule.label_with_values(),
+            |rule: &Rule, nth: usize| format!("{}#{nth}", rule.label),
+        ] {
+            let mut by_label: BTreeMap<String, Vec<RuleIndex>> = BTreeMap::new();
+            for (index, rule) in self.rules.iter().enumerate() {
+                by_label.entry(rule.label.clone()).or_default().push(index);
+            }
+            for indices in by_label.into_values().filter(|indices| indices.len() > 1) {
+                for (nth, index) in (1_usize..).zip(indices) {
+                    let Some(rule) = self.rules.get_mut(index) else {
+                        continue;
+                    };
+                    rule.label = rename(rule, nth);
+                    if rule.spec.name.is_none() {
+                        rule.policy.clone_from(&rule.label);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Values {
+    fn find(&self, value: &str) -> Option<&Node> {
+        self.exact
+            .get(value)
+            .or_else(|| {
+                self.patterns
+                    .iter()
+                    .find(|(pattern, _)| pattern.matches(value))
+                    .map(|(_, node)| node)
+            })
+            .or(self.any.as_deref())
+    }
+}
