@@ -2,8 +2,8 @@
 //! a [`Standing`] come out.
 //!
 //! Which one a rule uses is its [`Algorithm`]. Those of the level family ([`gcra`], [`token_bucket`],
-//! [`leaky_bucket`]) keep a single point in time, their theoretical arrival time; the windowed ones keep a
-//! `WindowState`.
+//! [`leaky_bucket`]) keep a single point in time, their theoretical arrival time; the windowed ones ([`fixed_window`],
+//! [`sliding_window`], [`sliding_log`]) keep a [`WindowState`](window::WindowState).
 
 pub mod fixed_window;
 pub mod gcra;

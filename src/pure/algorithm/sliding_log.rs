@@ -1,1 +1,318 @@
-//! Placeholder.
+//! Sliding log: at most so many cells in any window ending now.
+//!
+//! What was admitted is remembered with its time, and leaves when it is exactly one window old: the window is
+//! `(now − window, now]`. This is exact while no more than [`ENTRIES_MAX`] different times are in sight, as they always
+//! are for a limit up to that many, unless rejected checks are counted too.
+//!
+//! Beyond, memory is bounded by a trick that never admits too much: the window is cut into [`PARTS`] parts and what
+//! falls into one part becomes one entry that carries the latest of the times. Such cells leave later than they
+//! should, by less than a part, and never earlier. Parts are aligned to the epoch, not to now: however often entries
+//! are merged, none is carried beyond its part. One more part than [`PARTS`] can be in sight, cut at both ends.
+
+use std::collections::VecDeque;
+
+use super::Standing;
+use super::window::scaled;
+use crate::pure::limit::Limit;
+use crate::pure::time::{Cells, Span};
+
+/// The most entries one key keeps.
+pub const ENTRIES_MAX: usize = 64;
+
+/// The parts of a window into which entries are merged when there would be more than [`ENTRIES_MAX`].
+pub const PARTS: u64 = 60;
+
+/// Cells admitted at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    unix: Span,
+    cells: Cells,
+}
+
+/// What was admitted, oldest first, no two at the same time and none a window older than the latest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    entries: VecDeque<Entry>,
+    latest: Span,
+}
+
+impl State {
+    /// The time at which a check at `unix` is dealt with.
+    fn at(&self, limit: &Limit, unix: Span) -> Span {
+        if self.latest.less(unix) > limit.window() {
+            unix // the calendar was set back, and nothing is in sight
+        } else {
+            unix.max(self.latest)
+        }
+    }
+
+    /// What is in sight at `at`, oldest first.
+    fn seen(&self, limit: &Limit, at: Span) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(move |entry| in_sight(limit, at, entry))
+    }
+
+    /// From `at` until so many cells have left that `cost` fits.
+    fn wait(&self, limit: &Limit, at: Span, cost: Cells) -> Option<Span> {
+        let spare = limit.requests().checked_sub(cost.get())?;
+        let mut kept = 0_u128;
+        self.seen(limit, at)
+            .rev()
+            .find(|entry| {
+                kept = kept.saturating_add(u128::from(entry.cells.get()));
+                kept > u128::from(spare)
+            })
+            .map(|entry| left(limit, at, entry))
+    }
+
+    pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {
+        let most = Cells::new(limit.requests());
+        let at = self.at(limit, unix);
+        let used = self
+            .seen(limit, at)
+            .fold(Cells::ZERO, |used, entry| used.plus(entry.cells));
+        let allowed = used.plus(cost) <= most;
+        let wait = || {
+            self.wait(limit, at, cost)
+                .map(|wait| wait.plus(at.less(unix)))
+        };
+        Standing {
+            allowed,
+            remaining: most.less(used),
+            retry_after: if allowed { None } else { wait() },
+            reset_after: self.ends(limit, unix),
+            delay: Span::ZERO,
+        }
+    }
+
+    pub(super) fn charge(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+        if cost == Cells::ZERO {
+            return;
+        }
+        let at = self.at(limit, unix);
+        self.entries.retain(|entry| in_sight(limit, at, entry));
+        if self.entries.len() >= ENTRIES_MAX && !self.ends_at(at) {
+            self.merge(limit);
+        }
+        self.push(at, cost);
+        self.latest = at;
+    }
+
+    pub(super) fn give_back(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+        if self.latest.less(unix) >= limit.window() {
+            return;
+        }
+        // Its own entry, or the later one it was merged into.
+        let entry = self.entries.iter_mut().find(|entry| entry.unix >= unix);
+        if let Some(entry) = entry {
+            entry.cells = entry.cells.less(cost);
+        }
+        self.entries.retain(|entry| entry.cells > Cells::ZERO);
+    }
+
+    /// Counts are scaled from the newest on, rounded up in sum: whatever has left by then, what is in sight is never
+    /// more than one cell too much. Ages are scaled with the window.
+    pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {
+        let at = self.at(from, unix);
+        let (mut before, mut after) = (Cells::ZERO, Cells::ZERO);
+        let mut entries = VecDeque::new();
+        for entry in self.seen(from, at).rev() {
+            before = before.plus(entry.cells);
+            let sum = scaled(before, from, to);
+            let entry = Entry {
+                unix: at.less(aged(at.less(entry.unix), from, to)),
+                cells: sum.less(after),
+            };
+            after = sum;
+            entries.push_front(entry);
+        }
+        *self = Self {
+            entries: VecDeque::new(),
+            latest: at,
+        };
+        for entry in entries {
+            self.push(entry.unix, entry.cells);
+        }
+    }
+
+    pub(super) fn ends(&self, limit: &Limit, unix: Span) -> Span {
+        let at = self.at(limit, unix);
+        self.seen(limit, at)
+            .next_back()
+            .map_or(Span::ZERO, |entry| {
+                left(limit, at, entry).plus(at.less(unix))
+            })
+    }
+
+    fn ends_at(&self, at: Span) -> bool {
+        self.entries.back().is_some_and(|entry| entry.unix == at)
+    }
+
+    /// Adds cells at `at`, which is no earlier than the last entry.
+    fn push(&mut self, at: Span, cells: Cells) {
+        match self.entries.back_mut() {
+            _ if cells == Cells::ZERO => {}
+            Some(last) if last.unix == at => last.cells = last.cells.plus(cells),
+            Some(_) | None => self.entries.push_back(Entry { unix: at, cells }),
+        }
+    }
+
+    /// Makes one entry of all that are in the same part of the window.
+    fn merge(&mut self, limit: &Limit) {
+        let part = Span::nanos(limit.window().get().div_ceil(PARTS));
+        let mut merged = VecDeque::<Entry>::with_capacity(ENTRIES_MAX);
+        for entry in &self.entries {
+            match merged.back_mut() {
+                Some(last) if last.unix.whole(part) == entry.unix.whole(part) => {
+                    last.unix = entry.unix;
+                    last.cells = last.cells.plus(entry.cells);
+                }
+                Some(_) | None => merged.push_back(*entry),
+            }
+        }
+        self.entries = merged;
+    }
+}
+
+/// Whether an entry counts at `at`.
+fn in_sight(limit: &Limit, at: Span, entry: &Entry) -> bool {
+    entry.unix <= at && at.less(entry.unix) < limit.window()
+}
+
+/// From `at` until an entry leaves.
+fn left(limit: &Limit, at: Span, entry: &Entry) -> Span {
+    limit.window().less(at.less(entry.unix))
+}
+
+/// An age in the window of `from` as one in the window of `to`, rounded down: to leave later.
+fn aged(age: Span, from: &Limit, to: &Limit) -> Span {
+    let left = from.window().less(age).rescaled(from.window(), to.window());
+    to.window().less(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Algorithm, window::WindowState};
+    use super::*;
+    use crate::pure::limit::Unit;
+
+    /// One o'clock of some day, in seconds since the epoch.
+    const ONE: u64 = 20_000 * 86_400 + 3_600;
+
+    fn a_minute(requests: u64) -> Limit {
+        Limit::new(requests, Unit::Minute, 1, None).unwrap()
+    }
+
+    /// Feeds ones, at seconds after one o'clock, to two a minute and spells the decisions: `a`llow or `d`eny.
+    fn check(count_rejected: bool, seconds: &[u64], expected: &str) {
+        let limit = a_minute(2);
+        let mut state = WindowState::new(Algorithm::SlidingLog).unwrap();
+        let mut seen = String::new();
+        for &at in seconds {
+            let unix = Span::seconds(ONE + at);
+            let allowed = state.decide(&limit, unix, Cells::ONE).allowed;
+            if !allowed && count_rejected {
+                state.charge(&limit, unix, Cells::ONE);
+            }
+            seen.push(if allowed { 'a' } else { 'd' });
+        }
+        assert_eq!(seen, expected);
+    }
+
+    /// 1:00:01, 1:00:30, 1:00:50 and 1:01:40.
+    #[test]
+    fn two_in_any_minute() {
+        check(false, &[1, 30, 50, 100], "aada");
+        check(false, &[1, 30, 50, 100, 109], "aadaa");
+        check(true, &[1, 30, 50, 100, 109], "aadad"); // the log holds 1:00:50 and 1:01:40
+    }
+
+    #[test]
+    fn what_is_exactly_one_window_old_is_out() {
+        check(false, &[0, 1, 59, 60, 60, 61], "aadada");
+    }
+
+    #[test]
+    fn a_step_back_admits_nothing_more_and_a_calendar_set_back_starts_afresh() {
+        check(false, &[100, 100, 99, 40], "aadd");
+        check(false, &[100, 100, 39, 39, 39], "aaaad");
+    }
+
+    #[test]
+    fn a_denial_says_when_enough_has_left() {
+        let (limit, mut state) = (a_minute(10), State::default());
+        for (at, cells) in [(0, 3), (10, 3), (20, 4)] {
+            state.charge(&limit, Span::seconds(ONE + at), Cells::new(cells));
+        }
+        for (cost, retry_after) in [
+            (1, Some(30)),
+            (3, Some(30)),
+            (4, Some(40)),
+            (10, Some(50)),
+            (11, None),
+        ] {
+            let standing = state.look(&limit, Span::seconds(ONE + 30), Cells::new(cost));
+            assert_eq!(
+                standing.retry_after,
+                retry_after.map(Span::seconds),
+                "cost {cost}"
+            );
+            assert_eq!(standing.reset_after, Span::seconds(50));
+        }
+    }
+
+    #[test]
+    fn beyond_its_bound_it_merges_and_forgets_nothing_early() {
+        let (limit, mut state) = (a_minute(1_000), State::default());
+        for tenth in 0..600 {
+            let unix = Span::nanos((ONE * 10 + tenth) * 100_000_000);
+            state.charge(&limit, unix, Cells::ONE);
+            assert!(state.entries.len() <= ENTRIES_MAX);
+            let used = 1_000 - state.look(&limit, unix, Cells::ZERO).remaining.get();
+            assert_eq!(used, tenth + 1);
+        }
+        // At 1:01:00 exactly one would be out; the first ten leave together, with the last of them.
+        for (tenths, used) in [(600, 600), (608, 600), (609, 590)] {
+            let unix = Span::nanos((ONE * 10 + tenths) * 100_000_000);
+            assert_eq!(
+                state.look(&limit, unix, Cells::ZERO).remaining,
+                Cells::new(1_000 - used)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_given_back_after_it_left_takes_nothing_from_others() {
+        let (limit, mut state) = (a_minute(10), State::default());
+        for at in [0, 30, 61] {
+            state.charge(&limit, Span::seconds(ONE + at), Cells::new(2));
+        }
+        state.give_back(&limit, Span::seconds(ONE + 61), Cells::new(2));
+        state.give_back(&limit, Span::seconds(ONE), Cells::new(2));
+        assert_eq!(
+            state
+                .look(&limit, Span::seconds(ONE + 61), Cells::ZERO)
+                .remaining,
+            Cells::new(8)
+        );
+    }
+
+    #[test]
+    fn another_limit_keeps_the_fullness_and_its_ages() {
+        let (from, to) = (a_minute(10), Limit::new(5, Unit::Hour, 1, None).unwrap());
+        let mut state = State::default();
+        for at in [0, 15, 30] {
+            state.charge(&from, Span::seconds(ONE + at), Cells::new(2));
+        }
+        state.rescale(&from, &to, Span::seconds(ONE + 30));
+        for (minutes, remaining) in [(0, 2), (29, 2), (30, 3), (45, 4), (60, 5)] {
+            let unix = Span::seconds(ONE + 30 + minutes * 60);
+            assert_eq!(
+                state.look(&to, unix, Cells::ZERO).remaining,
+                Cells::new(remaining),
+                "{minutes}"
+            );
+        }
+    }
+}
