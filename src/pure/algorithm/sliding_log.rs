@@ -87,9 +87,6 @@ impl State {
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, unix: Span, cost: Cells) {
-        if cost == Cells::ZERO {
-            return;
-        }
         let at = self.at(limit, unix);
         self.entries.retain(|entry| in_sight(limit, at, entry));
         if self.entries.len() >= ENTRIES_MAX && !self.ends_at(at) {

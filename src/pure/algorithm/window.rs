@@ -81,7 +81,7 @@ impl WindowState {
         }
     }
 
-    /// Counts `cost` cells whether or not they fit, as `count_rejected` has it.
+    /// Counts `cost` cells whether or not they fit, as `count_rejected` has it. A cost of nothing changes nothing.
     ///
     /// ```
     /// use tidegate::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -92,6 +92,9 @@ impl WindowState {
     /// # Ok::<(), LimitFault>(())
     /// ```
     pub fn charge(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+        if cost == Cells::ZERO {
+            return;
+        }
         match self {
             Self::Fixed(state) => state.charge(limit, unix, cost),
             Self::Sliding(state) => state.charge(limit, unix, cost),
