@@ -122,6 +122,7 @@ mod tests {
         state.charge(&five_a_minute(), Span::seconds(NOON), Cells::new(5));
         for (at, cost, retry_after, reset_after) in [
             (NOON + 30, 1, Some(30), 30),
+            (NOON + 30, 5, Some(30), 30),
             (NOON + 30, 6, None, 30),
             (NOON - 10, 1, Some(70), 70), // the state is ahead
             (NOON + 60, 6, None, 0),

@@ -139,6 +139,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cost_of_the_whole_burst_waits_until_the_bucket_is_empty() {
+        let limit = Limit::new(10, Unit::Second, 1, Some(3)).unwrap();
+        let (tat, whole) = (Nanos::new(2 * STEP), Cells::new(3));
+        let (_, standing) = decide(&limit, tat, Nanos::new(STEP), whole);
+        assert_eq!(standing.retry_after, Some(Span::nanos(STEP)));
+        for (now, allowed) in [(2 * STEP - 1, false), (2 * STEP, true)] {
+            let (_, standing) = decide(&limit, tat, Nanos::new(now), whole);
+            assert_eq!(standing.allowed, allowed, "at {now}");
+        }
+    }
+
+    #[test]
     fn a_level_above_capacity_is_denied_until_it_has_fallen() {
         let limit = Limit::new(10, Unit::Second, 1, Some(3)).unwrap();
         let (_, standing) = decide(&limit, Nanos::new(10 * STEP), Nanos::new(STEP), Cells::ONE);

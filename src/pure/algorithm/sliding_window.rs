@@ -231,6 +231,7 @@ mod tests {
     fn a_denial_says_how_long_to_wait() {
         for (previous, current, cost, expected) in [
             (5, 5, 1, Some(18 * SECOND + 1)), // five fade below two
+            (5, 6, 1, Some(30 * SECOND + 1)), // five fade below one
             (0, 7, 1, Some(42 * SECOND + 1)), // seven fade below seven, a minute on
             (0, 7, 7, Some(93 * SECOND + 428_571_429)),
             (0, 7, 8, None),
@@ -255,8 +256,9 @@ mod tests {
     #[test]
     fn what_is_given_back_leaves_the_window_it_was_in() {
         let mut given = state(5, 3);
-        for at in [MINUTE + 1, MINUTE - 1, MINUTE - 61, MINUTE + 60] {
-            given.give_back(&a_minute(7), Span::seconds(at), Cells::new(2));
+        for (before_its_end, cells) in [(0, 8), (1, 1), (59, 1), (61, 2), (121, 4), (181, 4)] {
+            let unix = Span::seconds(MINUTE + 60 - before_its_end);
+            given.give_back(&a_minute(7), unix, Cells::new(cells));
         }
         assert_eq!(given, state(3, 1));
     }
