@@ -209,7 +209,9 @@ proptest! {
         history in history(window_limit(), Time::Forward), to in window_limit(), same_window: bool
     ) {
         let from = &history.limit;
-        prop_assume!(from.requests() > 0);
+        if from.requests() == 0 {
+            return Ok(()); // full and empty at once
+        }
         let to = match same_window {
             true => Limit::new(to.requests(), from.unit(), from.unit_multiplier(), None),
             false => Ok(to),
