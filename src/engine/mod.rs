@@ -1,1 +1,137 @@
-//! Shared memory.
+//! Shared memory: the buckets and the rules in force. The middle ring.
+//!
+//! The engine takes the time as an argument and returns values. It reads no clock, does no IO, spawns nothing, logs
+//! nothing and never waits for anything but a neighbour's few instructions.
+
+mod answer;
+mod atomic;
+mod check;
+mod doorkeeper;
+mod identity;
+mod snapshot;
+mod stats;
+pub mod table;
+mod windows;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+
+pub use answer::{Answer, Hit, Hits, Source};
+pub use identity::{FleetKey, RuleKey};
+pub use snapshot::Snapshot;
+pub use stats::{Stat, Stats};
+
+use crate::pure::Rules;
+use doorkeeper::Doorkeeper;
+use table::Table;
+use windows::Windows;
+
+/// How an engine is set up; none of it changes while it runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The most keys each of its two tables holds.
+    pub keys_max: usize,
+    /// What the fleet hashes with.
+    pub fleet: FleetKey,
+    /// Unguessable numbers that place keys in the table.
+    pub seeds: [u64; 2],
+    /// Whether admitted cells are noted for a store.
+    pub reporting: bool,
+}
+
+thread_local! {
+    /// The snapshot this thread used last, so that a check of unchanged rules touches no shared counter.
+    static LAST_USED: Cell<Option<LastUsed>> = const { Cell::new(None) };
+}
+
+#[derive(Debug)]
+struct LastUsed {
+    engine: u64,
+    snapshot: Arc<Snapshot>,
+}
+
+/// Numbers the engines of a process.
+static ENGINES: AtomicU64 = AtomicU64::new(0);
+
+/// The limiter of one pod.
+#[derive(Debug)]
+pub struct Engine {
+    number: u64,
+    setup: Setup,
+    snapshot: ArcSwap<Snapshot>,
+    /// The version of `snapshot`, where it can be read without touching that.
+    version: AtomicU64,
+    table: Table,
+    windows: Windows,
+    doorkeeper: Doorkeeper,
+    stats: Stats,
+}
+
+impl Engine {
+    /// A limiter with these rules and no history.
+    pub fn new(setup: Setup, rules: Rules) -> Self {
+        let first = Snapshot::first(rules, &setup.fleet, setup.reporting);
+        Self {
+            number: ENGINES.fetch_add(1, Ordering::Relaxed),
+            version: AtomicU64::new(first.version()),
+            snapshot: ArcSwap::from_pointee(first),
+            table: Table::new(setup.keys_max, setup.seeds),
+            windows: Windows::new(setup.keys_max),
+            doorkeeper: Doorkeeper::new(setup.keys_max),
+            stats: Stats::default(),
+            setup,
+        }
+    }
+
+    /// Puts `rules` in force. Checks under way finish under the rules they started with; no check waits. One reload at
+    /// a time.
+    pub fn reload(&self, rules: Rules) {
+        let next = self
+            .snapshot
+            .load()
+            .next(rules, &self.setup.fleet, self.setup.reporting);
+        let version = next.version();
+        self.snapshot.store(Arc::new(next));
+        // Ordering: Release, after the snapshot: who sees the new version finds the new snapshot.
+        self.version.store(version, Ordering::Release);
+    }
+
+    /// The rules in force.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Runs `then` on the rules in force. It may ask the engine again.
+    fn with_snapshot<R>(&self, then: impl FnOnce(&Snapshot) -> R) -> R {
+        LAST_USED.with(|cell| {
+            let current = |last: &LastUsed| {
+                last.engine == self.number && last.snapshot.version() == self.version()
+            };
+            let last = cell.take().filter(current);
+            let last = last.unwrap_or_else(|| LastUsed {
+                engine: self.number,
+                snapshot: self.snapshot(),
+            });
+            let said = then(&last.snapshot);
+            cell.set(Some(last));
+            said
+        })
+    }
+
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Keys held.
+    pub fn keys_held(&self) -> u64 {
+        self.table.held() + self.windows.held()
+    }
+
+    /// Running totals.
+    pub const fn stats(&self) -> &Stats {
+        &self.stats
+    }
+}

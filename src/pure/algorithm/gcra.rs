@@ -18,6 +18,20 @@ pub const fn level(tat: Nanos, now: Nanos) -> Span {
     tat.since(now)
 }
 
+/// The TAT after this check, if it is allowed: the whole of the decision.
+///
+/// ```
+/// use tidegate::pure::{Cells, Limit, LimitFault, Nanos, Unit, algorithm::gcra};
+/// let limit = Limit::new(1, Unit::Second, 1, None)?;
+/// let tat = gcra::admit(&limit, Nanos::new(0), Nanos::new(5), Cells::ONE);
+/// assert_eq!(tat, Some(Nanos::new(1_000_000_005)));
+/// # Ok::<(), LimitFault>(())
+/// ```
+pub fn admit(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> Option<Nanos> {
+    let after = level(tat, now).plus(limit.interval().times(cost));
+    (after <= limit.capacity()).then(|| now.after(after))
+}
+
 /// The TAT after this check, and what to say. A denial leaves the TAT as it was.
 ///
 /// ```
@@ -29,29 +43,18 @@ pub const fn level(tat: Nanos, now: Nanos) -> Span {
 /// # Ok::<(), LimitFault>(())
 /// ```
 pub fn decide(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> (Nanos, Standing) {
-    // No cost needs to be told apart from "more than the bucket holds", and clamped it cannot overflow.
-    let cost = cost.min(limit.burst().plus(Cells::ONE));
+    let admitted = admit(limit, tat, now, cost);
+    let next = admitted.unwrap_or(tat);
     let price = limit.interval().times(cost);
-    let before = level(tat, now);
-    let after = before.plus(price);
-    if after <= limit.capacity() {
-        let standing = Standing {
-            allowed: true,
-            remaining: room(limit, after),
-            retry_after: None,
-            reset_after: after,
-            delay: Span::ZERO,
-        };
-        return (now.after(after), standing);
-    }
+    let wait = || level(tat, now).plus(price).less(limit.capacity());
     let standing = Standing {
-        allowed: false,
-        remaining: room(limit, before),
-        retry_after: (price <= limit.capacity()).then(|| after.less(limit.capacity())),
-        reset_after: before,
+        allowed: admitted.is_some(),
+        remaining: room(limit, level(next, now)),
+        retry_after: (admitted.is_none() && price <= limit.capacity()).then(wait),
+        reset_after: level(next, now),
         delay: Span::ZERO,
     };
-    (tat, standing)
+    (next, standing)
 }
 
 /// Whole cells that fit above `level`.

@@ -1,0 +1,278 @@
+//! What one check costs in process, against a floor and a peer in the same run.
+//!
+//! The floor is the least anybody could do: hash the key, find it in a flat table, exchange one word. The peer is the
+//! keyed limiter of `governor`. All read the same keys in the same order; rounds alternate and the best of each counts,
+//! so that a noisy machine hits all alike.
+
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use siphasher::sip128::SipHasher13;
+use tidegate::engine::{Engine, FleetKey, Setup};
+use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+use tidegate::pure::{Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit, key};
+
+const CHECKS: usize = 2_000_000;
+const ROUNDS: usize = 5;
+
+fn main() {
+    println!(
+        "{:<14} {:>7} {:>7} {:>7} {:>7} {:>7} {:>8} {:>7} {:>10}",
+        "keys", "threads", "floor", "check", "+clock", "full", "governor", "x floor", "x governor"
+    );
+    for (name, keys, order) in [
+        ("1 hot", 1, Order::Uniform),
+        ("100 k uniform", 100_000, Order::Uniform),
+        ("1 M zipf", 1_000_000, Order::Zipf),
+    ] {
+        if std::env::args()
+            .nth(1)
+            .is_some_and(|only| only != "--bench" && only != name)
+        {
+            continue;
+        }
+        let load = Load::new(keys, order);
+        let floor = Floor::new(&load);
+        let tide = Tide::new(&load);
+        let governor = Governor::new(&load);
+        for threads in [1, 2] {
+            let mut best = [f64::MAX; 5];
+            for _ in 0..ROUNDS {
+                best[0] = best[0].min(run(threads, &load, |index, _| {
+                    floor.check(&load.encoded[index])
+                }));
+                best[1] = best[1].min(run(threads, &load, |index, nth| {
+                    tide.check(&load.encoded[index], passed(nth))
+                }));
+                best[2] = best[2].min(run(threads, &load, |index, _| {
+                    tide.check(&load.encoded[index], tide.moment())
+                }));
+                best[3] = best[3].min(run(threads, &load, |index, _| {
+                    tide.full(&load.names[index], tide.moment())
+                }));
+                best[4] = best[4].min(run(threads, &load, |index, _| {
+                    governor.check(&load.names[index])
+                }));
+            }
+            println!(
+                "{name:<14} {threads:>7} {:>7.1} {:>7.1} {:>7.1} {:>7.1} {:>8.1} {:>7.2} {:>10.2}",
+                best[0],
+                best[1],
+                best[2],
+                best[3],
+                best[4],
+                best[1] / best[0],
+                best[2] / best[4]
+            );
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Order {
+    Uniform,
+    Zipf,
+}
+
+struct Load {
+    names: Vec<String>,
+    encoded: Vec<Vec<u8>>,
+    order: Vec<u32>,
+}
+
+impl Load {
+    fn new(keys: usize, order: Order) -> Self {
+        let names: Vec<String> = (0..keys).map(|key| format!("client-{key:017}")).collect();
+        let encoded = names
+            .iter()
+            .map(|name| {
+                let mut bytes = Vec::new();
+                key::write_value(name, |part| bytes.extend_from_slice(part));
+                bytes
+            })
+            .collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let order = (0..CHECKS)
+            .map(|_| match order {
+                Order::Uniform => (next() * keys as f64) as u32,
+                // An exponent of 1: the inverse of the harmonic sum, closely enough.
+                Order::Zipf => ((keys as f64).powf(next()) - 1.0).min(keys as f64 - 1.0) as u32,
+            })
+            .collect();
+        Self {
+            names,
+            encoded,
+            order,
+        }
+    }
+}
+
+/// Nanoseconds per check and thread.
+fn run(threads: usize, load: &Load, check: impl Fn(usize, usize) -> bool + Sync) -> f64 {
+    let check = &check;
+    let elapsed = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|worker| {
+                scope.spawn(move || {
+                    let start = Instant::now();
+                    let offset = worker * CHECKS / threads;
+                    for nth in 0..CHECKS {
+                        let index = load.order[(nth + offset) % CHECKS] as usize;
+                        black_box(check(index, nth));
+                    }
+                    start.elapsed()
+                })
+            })
+            .collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or(Duration::MAX))
+            .max()
+            .unwrap_or_default()
+    });
+    elapsed.as_nanos() as f64 / CHECKS as f64
+}
+
+/// The time as it is passed in: some nanoseconds later with every check.
+fn passed(nth: usize) -> Moment {
+    Moment::at(2_000_000_000 + nth as u64 * 20)
+}
+
+struct Floor {
+    slots: Vec<[AtomicU64; 2]>,
+    mask: usize,
+}
+
+impl Floor {
+    fn new(load: &Load) -> Self {
+        let len = (load.names.len() * 2).next_power_of_two();
+        let mut floor = Self {
+            slots: Vec::new(),
+            mask: len - 1,
+        };
+        floor
+            .slots
+            .resize_with(len, || [AtomicU64::new(0), AtomicU64::new(0)]);
+        for key in &load.encoded {
+            let print = Self::print(key);
+            let mut at = print as usize & floor.mask;
+            while floor.slots[at][0].load(Ordering::Relaxed) != 0 {
+                at = (at + 1) & floor.mask;
+            }
+            floor.slots[at][0].store(print, Ordering::Relaxed);
+        }
+        floor
+    }
+    fn print(key: &[u8]) -> u64 {
+        SipHasher13::new_with_key(&[7; 16]).hash(key).as_u128() as u64 | 1
+    }
+    fn check(&self, key: &[u8]) -> bool {
+        let print = Self::print(key);
+        let mut at = print as usize & self.mask;
+        while self.slots[at][0].load(Ordering::Acquire) != print {
+            at = (at + 1) & self.mask;
+        }
+        let word = &self.slots[at][1];
+        let mut seen = word.load(Ordering::Acquire);
+        while let Err(now) =
+            word.compare_exchange_weak(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire)
+        {
+            seen = now;
+        }
+        true
+    }
+}
+
+struct Tide {
+    engine: Engine,
+    clock: quanta::Clock,
+    start: quanta::Instant,
+}
+
+impl Tide {
+    fn new(load: &Load) -> Self {
+        let limit = Limit::new(1_000_000_000, Unit::Second, 1, None).expect("a limit");
+        let node = NodeSpec {
+            key: "client".into(),
+            value: None,
+            share_threshold: false,
+            rule: Some(RuleSpec::new(limit)),
+            children: vec![],
+        };
+        let domain = DomainSpec {
+            name: "bench".into(),
+            matching: Matching::Specific,
+            nodes: vec![node],
+        };
+        let setup = Setup {
+            keys_max: load.names.len().max(1000) * 5 / 4,
+            fleet: FleetKey::derived(b"bench"),
+            seeds: [3, 5],
+            reporting: true,
+        };
+        let engine = Engine::new(setup, Rules::compile(vec![domain], Addresses::default()));
+        let clock = quanta::Clock::new();
+        let tide = Self {
+            engine,
+            start: clock.now(),
+            clock,
+        };
+        for key in &load.encoded {
+            tide.check(key, tide.moment());
+        }
+        tide
+    }
+    fn moment(&self) -> Moment {
+        Moment::at(1_000_000_000 + self.clock.now().duration_since(self.start).as_nanos() as u64)
+    }
+    fn check(&self, key: &[u8], moment: Moment) -> bool {
+        self.engine
+            .check_key(0, key, Cells::ONE, moment)
+            .is_some_and(|standing| standing.allowed)
+    }
+    fn full(&self, name: &str, moment: Moment) -> bool {
+        let entries = [Entry {
+            key: "client",
+            value: name,
+        }];
+        let descriptors = [Descriptor {
+            entries: &entries,
+            cost: None,
+        }];
+        let check = Check {
+            domain: "bench",
+            descriptors: &descriptors,
+            cost: Cells::ONE,
+            peek: false,
+        };
+        self.engine.check(&check, moment, |answer| answer.allowed())
+    }
+}
+
+struct Governor {
+    limiter: governor::DefaultKeyedRateLimiter<String>,
+}
+
+impl Governor {
+    fn new(load: &Load) -> Self {
+        let quota = governor::Quota::per_second(NonZeroU32::new(1_000_000_000).expect("not zero"));
+        let governor = Self {
+            limiter: governor::RateLimiter::keyed(quota),
+        };
+        for name in &load.names {
+            governor.check(name);
+        }
+        governor
+    }
+    fn check(&self, name: &String) -> bool {
+        self.limiter.check_key(name).is_ok()
+    }
+}

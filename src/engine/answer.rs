@@ -1,0 +1,126 @@
+//! What a check is answered: the decision, and how it stands with each rule it met.
+
+use smallvec::SmallVec;
+
+use super::snapshot::Snapshot;
+use crate::pure::rules::RuleIndex;
+use crate::pure::{Cells, Limit, Rule, Standing};
+
+/// Where a decision came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// This pod's own bucket.
+    Local,
+    /// A level known to be above the limit's capacity: the key is denied until that has fallen.
+    Mitigation,
+}
+
+impl Source {
+    /// Every source.
+    pub const ALL: [Self; 2] = [Self::Local, Self::Mitigation];
+
+    /// Its name in answers and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Mitigation => "mitigation",
+        }
+    }
+}
+
+/// One rule that one descriptor met.
+#[derive(Clone, Copy, Debug)]
+pub struct Hit {
+    /// Which descriptor of the check.
+    pub descriptor: usize,
+    /// Which rule.
+    pub rule: RuleIndex,
+    /// The key's name.
+    pub name: u128,
+    /// Cells it asked for; zero is a look.
+    pub cost: Cells,
+    /// How it stands.
+    pub standing: Standing,
+    /// Who says so.
+    pub source: Source,
+}
+
+/// The rules a check met.
+pub type Hits = SmallVec<[Hit; 4]>;
+
+/// The answer to one check, with the rules it was decided by.
+#[derive(Debug)]
+pub struct Answer<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) hits: Hits,
+    pub(super) allowed: bool,
+    pub(super) domain_known: bool,
+}
+
+impl Answer<'_> {
+    /// Whether the check may pass.
+    pub const fn allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Whether its domain is configured. An unknown one is allowed everything.
+    pub const fn domain_known(&self) -> bool {
+        self.domain_known
+    }
+
+    /// Every rule met, by descriptor.
+    pub fn hits(&self) -> &[Hit] {
+        &self.hits
+    }
+
+    /// The rule of a hit of this answer.
+    pub fn rule(&self, hit: &Hit) -> &Rule {
+        self.snapshot.rule(hit.rule).0
+    }
+
+    /// The limit of a hit of this answer, if it has one.
+    pub fn limit(&self, hit: &Hit) -> Option<&Limit> {
+        self.rule(hit).spec.limit.as_ref()
+    }
+
+    /// Which rules it was decided by: counts up with every reload.
+    pub fn version(&self) -> u64 {
+        self.snapshot.version()
+    }
+
+    /// The most restrictive rule that one descriptor met.
+    pub fn hit_of(&self, descriptor: usize) -> Option<&Hit> {
+        self.hits
+            .iter()
+            .filter(|hit| hit.descriptor == descriptor)
+            .max_by_key(|hit| self.severity(hit))
+    }
+
+    /// The rule that decides: of a denial the one that denies longest, else the one with the least left.
+    pub fn decisive(&self) -> Option<&Hit> {
+        self.hits.iter().max_by_key(|hit| self.severity(hit))
+    }
+
+    /// Whether this hit speaks against the check: over its limit, and not only in shadow.
+    pub fn denies(&self, hit: &Hit) -> bool {
+        !hit.standing.allowed && !self.rule(hit).spec.shadow
+    }
+
+    /// Greater is more restrictive. A denial that no wait ends is the longest; a rule without a limit is none.
+    fn severity(&self, hit: &Hit) -> (bool, bool, u64, bool, u64) {
+        let denies = self.denies(hit);
+        let forever = denies && hit.standing.retry_after.is_none();
+        let wait = hit
+            .standing
+            .retry_after
+            .filter(|_| denies)
+            .map_or(0, |wait| wait.get());
+        (
+            denies,
+            forever,
+            wait,
+            self.limit(hit).is_some(),
+            u64::MAX - hit.standing.remaining.get(),
+        )
+    }
+}

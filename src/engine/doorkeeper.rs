@@ -1,0 +1,155 @@
+//! Keeps one-hit keys out of a table that is nearly full.
+//!
+//! A small sketch counts the cells of keys that are not held. A key is let in when it comes a second time, and then
+//! starts with what was counted for it, so that nobody gains a free cell by being forgotten. Two keys may share a
+//! count; then both start fuller than they are, never emptier.
+//!
+//! Counts fade: after [`FADE_AFTER`], or once the sketch has taken in as many cells as it has counters, a count weighs
+//! half, and after that again nothing.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use crate::pure::{Cells, Nanos, Span};
+
+/// The most and the fewest counters of a row.
+const COUNTERS_MAX: usize = 1 << 22;
+const COUNTERS_MIN: usize = 1 << 10;
+/// A key is counted in as many places; the lowest count is the one that counts.
+const ROWS: usize = 2;
+/// How long a count is fully remembered.
+const FADE_AFTER: Span = Span::seconds(60);
+
+/// The sketch.
+#[derive(Debug)]
+pub struct Doorkeeper {
+    /// Each an epoch (high byte) and a count (low byte).
+    counters: Box<[AtomicU16]>,
+    counters_per_row: usize,
+    epoch: AtomicU64,
+    epoch_began: AtomicU64,
+    counted: AtomicU64,
+}
+
+impl Doorkeeper {
+    /// A sketch for a table of `keys_max` keys.
+    pub fn new(keys_max: usize) -> Self {
+        let counters_per_row = keys_max
+            .next_power_of_two()
+            .clamp(COUNTERS_MIN, COUNTERS_MAX);
+        Self {
+            counters: bytemuck::allocation::zeroed_slice_box(counters_per_row * ROWS),
+            counters_per_row,
+            epoch: AtomicU64::new(1),
+            epoch_began: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+        }
+    }
+
+    /// Cells remembered for `name`.
+    pub fn count(&self, name: u128, now: Nanos) -> Cells {
+        if now.since(Nanos::new(self.epoch_began.load(Ordering::Relaxed)))
+            >= FADE_AFTER.plus(FADE_AFTER)
+        {
+            return Cells::ZERO; // nobody was kept out for so long that the page was not even turned
+        }
+        let epoch = self.epoch_byte();
+        let lowest = self
+            .places(name)
+            .map(|counter| faded(counter.load(Ordering::Relaxed), epoch))
+            .min();
+        Cells::new(u64::from(lowest.unwrap_or(0)))
+    }
+
+    /// Remembers `cells` more for `name`.
+    pub fn add(&self, name: u128, cells: Cells, now: Nanos) {
+        self.turn(cells, now);
+        let epoch = self.epoch_byte();
+        let cells = u8::try_from(cells.get()).unwrap_or(u8::MAX);
+        for counter in self.places(name) {
+            // Ordering: Relaxed. A count is an estimate on its own; nothing is published by it.
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                Some(u16::from(epoch) << 8 | u16::from(faded(word, epoch).saturating_add(cells)))
+            });
+        }
+    }
+
+    /// Begins a new epoch when it is time.
+    fn turn(&self, cells: Cells, now: Nanos) {
+        let counted = self
+            .counted
+            .fetch_add(cells.get().min(1 << 16), Ordering::Relaxed);
+        let began = self.epoch_began.load(Ordering::Relaxed);
+        let old = now.since(Nanos::new(began)) >= FADE_AFTER;
+        if !old && counted < self.counters_per_row as u64 {
+            return;
+        }
+        // One thread turns the page: the one whose exchange succeeds.
+        if self
+            .epoch_began
+            .compare_exchange(began, now.get(), Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.counted.store(0, Ordering::Relaxed);
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn epoch_byte(&self) -> u8 {
+        self.epoch.load(Ordering::Relaxed) as u8
+    }
+
+    fn places(&self, name: u128) -> impl Iterator<Item = &AtomicU16> {
+        let halves = [name as u64, (name >> 64) as u64];
+        halves.into_iter().enumerate().map(|(row, half)| {
+            &self.counters
+                [row * self.counters_per_row + (half as usize & (self.counters_per_row - 1))]
+        })
+    }
+}
+
+/// What a counter's word is worth in `epoch`.
+const fn faded(word: u16, epoch: u8) -> u8 {
+    let [count, written] = word.to_le_bytes();
+    match epoch.wrapping_sub(written) {
+        0 => count,
+        1 => count / 2,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_is_never_below_what_was_added() {
+        let doorkeeper = Doorkeeper::new(0);
+        for name in 0..100_u128 {
+            doorkeeper.add(name, Cells::new(3), Nanos::new(1));
+        }
+        assert!((0..100).all(|name| doorkeeper.count(name, Nanos::new(1)) >= Cells::new(3)));
+        assert_eq!(doorkeeper.count(u128::MAX, Nanos::new(1)), Cells::ZERO);
+    }
+
+    #[test]
+    fn counts_fade_with_time() {
+        let doorkeeper = Doorkeeper::new(0);
+        let at = |seconds| Nanos::new(0).after(Span::seconds(seconds));
+        doorkeeper.add(7, Cells::new(8), at(1));
+        doorkeeper.add(8, Cells::ONE, at(61));
+        assert_eq!(doorkeeper.count(7, at(61)), Cells::new(4));
+        doorkeeper.add(8, Cells::ONE, at(122));
+        assert_eq!(doorkeeper.count(7, at(122)), Cells::ZERO);
+        assert_eq!(doorkeeper.count(8, at(500)), Cells::ZERO);
+    }
+
+    #[test]
+    fn counts_fade_under_a_flood() {
+        let doorkeeper = Doorkeeper::new(0);
+        doorkeeper.add(7, Cells::new(200), Nanos::new(1));
+        for name in 0..3 * COUNTERS_MIN as u128 {
+            doorkeeper.add(name << 32, Cells::ONE, Nanos::new(2));
+        }
+        assert!(doorkeeper.count(7, Nanos::new(2)) < Cells::new(200));
+    }
+}

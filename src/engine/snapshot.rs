@@ -1,0 +1,143 @@
+//! The rules in force, with what the engine has to know of each.
+//!
+//! A reload makes a new snapshot out of new rules and the old snapshot. A rule that stands where one stood before keeps
+//! its keys. If its limit is another, its buckets are found under the former limit's variant and rescaled when they
+//! are next touched: nothing walks the table, and no check can see a bucket on the wrong scale.
+
+use std::collections::HashMap;
+
+use super::identity::{FleetKey, RuleKey, fingerprint};
+use crate::pure::rule::Consistency;
+use crate::pure::rules::RuleIndex;
+use crate::pure::{Limit, Nanos, Rule, Rules, algorithm::gcra};
+
+/// Former limits of a rule whose buckets are still recognised. Beyond that, the oldest is forgotten and its buckets
+/// start anew.
+const FORMER_LIMITS_MAX: usize = 8;
+
+/// The rules in force.
+#[derive(Debug)]
+pub struct Snapshot {
+    rules: Rules,
+    states: Vec<RuleState>,
+    version: u64,
+}
+
+/// What the engine knows of one rule.
+#[derive(Clone, Debug)]
+pub struct RuleState {
+    /// What its keys are hashed with.
+    pub key: RuleKey,
+    /// Tells its buckets apart from those of its former limits.
+    pub variant: u128,
+    /// Where its buckets may still be, newest first.
+    pub former: Vec<Former>,
+    /// Whether admitted cells are noted for the store.
+    pub reported: bool,
+}
+
+/// A limit that was in force before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// The variant of its buckets.
+    pub variant: u128,
+    limit: Limit,
+}
+
+impl Former {
+    /// A TAT of its scale on the scale of `limit`: half full stays half full.
+    pub fn rescaled(&self, tat: Nanos, now: Nanos, limit: &Limit) -> Nanos {
+        now.after(gcra::level(tat, now).rescaled(self.limit.capacity(), limit.capacity()))
+    }
+}
+
+impl Snapshot {
+    /// The first rules.
+    pub fn first(rules: Rules, fleet: &FleetKey, reporting: bool) -> Self {
+        let states = rules
+            .all()
+            .iter()
+            .map(|rule| state(rule, fleet, reporting))
+            .collect();
+        Self {
+            rules,
+            states,
+            version: 1,
+        }
+    }
+
+    /// `rules` in place of these.
+    pub fn next(&self, rules: Rules, fleet: &FleetKey, reporting: bool) -> Self {
+        let before: HashMap<&[u8], (&Rule, &RuleState)> = self
+            .rules
+            .all()
+            .iter()
+            .zip(&self.states)
+            .map(|(rule, state)| (rule.place(), (rule, state)))
+            .collect();
+        let states = rules
+            .all()
+            .iter()
+            .map(|rule| {
+                let mut state = state(rule, fleet, reporting);
+                if let Some((old_rule, old)) = before.get(rule.place()) {
+                    state.former = former(old_rule, old, state.variant);
+                }
+                state
+            })
+            .collect();
+        Self {
+            rules,
+            states,
+            version: self.version + 1,
+        }
+    }
+
+    /// The rules.
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// How many times rules were put in force.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A rule and what the engine knows of it. The index comes from these rules.
+    pub fn rule(&self, index: RuleIndex) -> (&Rule, &RuleState) {
+        (&self.rules.all()[index], &self.states[index])
+    }
+}
+
+fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
+    RuleState {
+        key: fleet.rule(rule),
+        variant: rule.spec.limit.map_or(0, |limit| {
+            fingerprint(&[limit.interval().get(), limit.capacity().get()])
+        }),
+        former: Vec::new(),
+        reported: reporting && rule.spec.consistency != Consistency::Local,
+    }
+}
+
+/// The limits before `variant`, newest first, each once.
+fn former(old_rule: &Rule, old: &RuleState, variant: u128) -> Vec<Former> {
+    let current = old_rule.spec.limit.map(|limit| Former {
+        variant: old.variant,
+        limit,
+    });
+    let mut all: Vec<Former> = current
+        .into_iter()
+        .chain(old.former.iter().copied())
+        .collect();
+    all.retain(|former| former.variant != variant);
+    let mut seen = Vec::new();
+    all.retain(|former| {
+        !seen.contains(&former.variant) && {
+            seen.push(former.variant);
+            true
+        }
+    });
+    all.truncate(FORMER_LIMITS_MAX);
+    all
+}

@@ -1,0 +1,63 @@
+//! What happened to keys, as running totals that the shell turns into metrics.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::table::Entered;
+use super::windows::Room;
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stat {
+    /// Keys that left while their bucket was as good as new.
+    EvictedSettled,
+    /// Keys that left full, with cells uncollected.
+    EvictedNetted,
+    /// Keys that left while in use.
+    EvictedInUse,
+    /// Checks of keys that the doorkeeper kept out, or for which there was no slot.
+    KeptOut,
+    /// Admitted cells that no store will hear of.
+    CellsLost,
+    /// Cells of a denied check that stayed charged, because the bucket changed while they were given back.
+    KeptAfterRace,
+}
+
+const STATS: usize = 6;
+
+/// The totals since start.
+#[derive(Debug, Default)]
+pub struct Stats([AtomicU64; STATS]);
+
+impl Stats {
+    /// The total of `stat`.
+    pub fn total(&self, stat: Stat) -> u64 {
+        // Ordering: Relaxed. Totals for people; each stands alone.
+        self.0[stat as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count(&self, stat: Stat, by: u64) {
+        self.0[stat as usize].fetch_add(by, Ordering::Relaxed);
+    }
+
+    /// Counts how a key entered the table; `None` is one that was not let in.
+    pub(super) fn entered(&self, entered: Option<Entered>) {
+        match entered {
+            Some(Entered::Vacant) => {}
+            Some(Entered::Settled) => self.count(Stat::EvictedSettled, 1),
+            Some(Entered::Netted(_)) => self.count(Stat::EvictedNetted, 1),
+            Some(Entered::InUse(cells)) => {
+                self.count(Stat::EvictedInUse, 1);
+                self.count(Stat::CellsLost, cells.get());
+            }
+            Some(Entered::Nowhere) | None => self.count(Stat::KeptOut, 1),
+        }
+    }
+
+    pub(super) fn room(&self, room: Room) {
+        match room {
+            Room::Free => {}
+            Room::Settled => self.count(Stat::EvictedSettled, 1),
+            Room::InUse => self.count(Stat::EvictedInUse, 1),
+        }
+    }
+}

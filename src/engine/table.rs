@@ -1,0 +1,501 @@
+//! The bucket table: fixed capacity, open addressing, no lock on the way of a known key.
+//!
+//! A key lives in one of two groups of [`GROUP`] slots. Each group has a byte of the key's hash per slot, so a look-up
+//! reads one line of those bytes and then, nearly always, one slot. Nothing is ever moved or resized; when a key needs
+//! room, another one in its two groups leaves ([`Table::enter`]).
+//!
+//! A slot is four words: the TAT, the book, and the key's 128 bits. **The TAT word owns the slot**: 0 is vacant,
+//! [`CLAIMED`] is being rewritten, anything else is live. Whoever changes a bucket reads the TAT, then makes sure that
+//! the slot still carries its key, then swaps the TAT it read for the next one. A slot that was handed to another key
+//! in between has another TAT by then (`enter` sees to that), so the swap fails and the search starts again.
+//!
+//! Shown by: tests/loom/table.rs.
+
+use super::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
+use crate::pure::{Cells, Nanos};
+
+/// Slots of a group: two words of tags.
+const GROUP: usize = 16;
+/// Words of a slot.
+const SLOT_WORDS: usize = 4;
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+/// Of ten slots, as many may be in use: above that, two groups are too often both full.
+const LOAD_TENTHS: usize = 7;
+/// A group that is fuller than this sends a new key to its second group if that is emptier.
+const HOME_MAX: u32 = 13;
+/// Locks for keys that enter. One key always takes the same one, so it cannot enter twice.
+const STRIPES: usize = if cfg!(tidegate_loom) { 1 } else { 1024 };
+
+const VACANT: u64 = 0;
+const CLAIMED: u64 = u64::MAX;
+
+/// The book of a slot: which tenancy of the slot it is, and the cells admitted and not yet collected.
+const PENDING_BITS: u32 = 40;
+const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
+
+/// A key as the table knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableKey {
+    high: u64,
+    low: u64,
+    groups: [usize; 2],
+    tag: u8,
+    stripe: usize,
+}
+
+/// What became of an attempt to change a bucket.
+#[derive(Debug)]
+pub enum Touched<'a, R> {
+    /// The key is held, and this is what the caller's function said of it. The tenancy is for [`Table::book`].
+    Held(R, Tenancy<'a>),
+    /// The key is not held.
+    Missing,
+}
+
+/// One stay of one key in one slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Tenancy<'a> {
+    slot: Slot<'a>,
+    /// The book as it was: its number is that of the stay.
+    book: u64,
+}
+
+/// How a key got its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// A vacant one.
+    Vacant,
+    /// One whose key was as good as new: its bucket was full again and everything of it collected.
+    Settled,
+    /// One whose bucket was full again, but had these cells uncollected.
+    Netted(Cells),
+    /// One whose bucket was still in use: it was the soonest to be full again. Its uncollected cells are lost.
+    InUse(Cells),
+    /// No slot could be had.
+    Nowhere,
+}
+
+/// A bucket that was taken out of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its TAT.
+    pub tat: Nanos,
+    /// Its uncollected cells.
+    pub pending: Cells,
+}
+
+/// The table. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Table {
+    tags: Box<[AtomicU64]>,
+    words: Box<[AtomicU64]>,
+    /// The first word on a cache line of its own: no slot lies across two lines.
+    base: usize,
+    groups: u64,
+    keys_max: u64,
+    held: AtomicU64,
+    stripes: Box<[Mutex<()>]>,
+    seeds: [u64; 2],
+}
+
+/// The right to let a key enter. One key's permits exclude each other.
+#[derive(Debug)]
+pub struct EntryPermit<'a> {
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Table {
+    /// A table for at most `keys_max` keys. The seeds decide who shares a group and must not be guessable.
+    pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
+        let groups = (keys_max * 10).div_ceil(LOAD_TENTHS * GROUP).max(1);
+        let words = zeroed(groups * GROUP * SLOT_WORDS + LINE_WORDS);
+        let misplaced = (words.as_ptr() as usize / size_of::<u64>()) % LINE_WORDS;
+        Self {
+            tags: zeroed(groups * 2),
+            base: if cfg!(tidegate_loom) {
+                0
+            } else {
+                (LINE_WORDS - misplaced) % LINE_WORDS
+            },
+            words,
+            groups: groups as u64,
+            keys_max: keys_max as u64,
+            held: AtomicU64::new(0),
+            stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
+            seeds,
+        }
+    }
+
+    /// Where `name` lives. `variant` makes another key of it that shares its groups and its permit.
+    #[inline]
+    pub fn key(&self, name: u128, variant: u128) -> TableKey {
+        let (high, low) = halves(name);
+        let mixed = u128::from(high ^ self.seeds[0]) * u128::from(low ^ self.seeds[1] | 1);
+        let (upper, lower) = halves(mixed);
+        let spread = upper ^ lower;
+        // Each half of `spread` picks a group by multiplication: no power of two is needed, no remainder taken.
+        let first = ((spread >> 32) * self.groups) >> 32;
+        let second = ((spread & u64::from(u32::MAX)) * self.groups) >> 32;
+        let (high, low) = halves(name ^ variant);
+        TableKey {
+            high,
+            low,
+            groups: [first as usize, second as usize],
+            tag: (upper >> 57) as u8 | 0x80,
+            stripe: (upper as usize) % STRIPES,
+        }
+    }
+
+    /// Keys held.
+    pub fn held(&self) -> u64 {
+        // Ordering: Relaxed. A number for people and for the doorkeeper's threshold; nothing is published by it.
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The most keys it holds.
+    pub const fn keys_max(&self) -> u64 {
+        self.keys_max
+    }
+
+    /// The TAT of `key`, if it is held.
+    pub fn tat(&self, key: &TableKey) -> Option<Nanos> {
+        match self.touch(key, |tat| (None, tat)) {
+            Touched::Held(tat, _) => Some(tat),
+            Touched::Missing => None,
+        }
+    }
+
+    /// Gives `step` the TAT of `key` and stores the one it answers, if any. `step` runs again when another thread was
+    /// faster; what it said last is what holds.
+    #[inline]
+    pub fn touch<R>(
+        &self,
+        key: &TableKey,
+        mut step: impl FnMut(Nanos) -> (Option<Nanos>, R),
+    ) -> Touched<'_, R> {
+        while let Some(slot) = self.find(key) {
+            // Ordering: Acquire on the book, before the TAT: if the slot changes hands after this, its number differs
+            // from the one read here and `book` finds out.
+            let book = slot.book().load(Ordering::Acquire);
+            // Ordering: Acquire pairs with the Release that published this TAT: the key words read next are at least
+            // as new as it.
+            let mut tat = slot.tat().load(Ordering::Acquire);
+            while is_live(tat) && slot.carries(key) {
+                let (next, said) = step(Nanos::new(tat));
+                let next = match next {
+                    Some(next) => next.get(),
+                    None if slot.tat().load(Ordering::Acquire) == tat => {
+                        return Touched::Held(said, Tenancy { slot, book });
+                    }
+                    None => break,
+                };
+                // Ordering: AcqRel. Release hands our view on to the next who reads this TAT; Acquire as above.
+                match slot.tat().compare_exchange_weak(
+                    tat,
+                    next,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                ) {
+                    Ok(_) => return Touched::Held(said, Tenancy { slot, book }),
+                    Err(current) => tat = current,
+                }
+            }
+        }
+        Touched::Missing
+    }
+
+    /// Notes `cells` as admitted and not yet collected. `false`: the key has left its slot meanwhile, nothing was noted.
+    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> bool {
+        tenancy
+            .update_book(|pending| pending.saturating_add(cells.get()).min(PENDING_MAX))
+            .is_some()
+    }
+
+    /// Collects what was noted for `key` since the last time.
+    pub fn collect(&self, key: &TableKey) -> Cells {
+        match self.touch(key, |tat| (None, tat)) {
+            Touched::Held(_, tenancy) => tenancy.update_book(|_| 0).map_or(Cells::ZERO, Cells::new),
+            Touched::Missing => Cells::ZERO,
+        }
+    }
+
+    /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since. Otherwise
+    /// the cells stay charged: nobody can tell whether they have drained, and giving them back twice would over-admit.
+    pub fn give_back(&self, tenancy: &Tenancy<'_>, after: Nanos, before: Nanos) -> bool {
+        // A bucket that was empty must not become vacant.
+        let before = before.get().max(1);
+        // Ordering: AcqRel, as every change of a TAT.
+        tenancy
+            .slot
+            .tat()
+            .compare_exchange(after.get(), before, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// The right to let `key` enter; to be held from making sure that it is missing until it has entered.
+    pub fn permit(&self, key: &TableKey) -> EntryPermit<'_> {
+        let guard = self.stripes[key.stripe]
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        EntryPermit { _guard: guard }
+    }
+
+    /// Lets `key`, which is missing, enter with `tat` and `cells` uncollected.
+    pub fn enter(
+        &self,
+        _permit: &EntryPermit<'_>,
+        key: &TableKey,
+        bucket: Taken,
+        now: Nanos,
+    ) -> Entered {
+        let (slot, index, entered, old_tat) = match self.claim_vacant(key) {
+            Some((slot, index)) => (slot, index, Entered::Vacant, VACANT),
+            None => match self.claim_victim(key, now) {
+                Some(claimed) => claimed,
+                None => return Entered::Nowhere,
+            },
+        };
+        // Ordering: Relaxed for the key words: the Release of the TAT below publishes them.
+        slot.high().store(key.high, Ordering::Relaxed);
+        slot.low().store(key.low, Ordering::Relaxed);
+        let number = tenancy_number(slot.book().load(Ordering::Relaxed));
+        // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
+        slot.book().store(
+            number << PENDING_BITS | bucket.pending.get().min(PENDING_MAX),
+            Ordering::Release,
+        );
+        self.set_tag(index, key.tag);
+        // A TAT that differs from the former tenant's, so that nobody mistakes one for the other.
+        let mut tat = bucket.tat.get().clamp(1, CLAIMED - 2);
+        if tat == old_tat {
+            tat += 1;
+        }
+        slot.tat().store(tat, Ordering::Release);
+        entered
+    }
+
+    /// Takes `key` out of the table. Its slot is vacant afterwards.
+    pub fn take(&self, _permit: &EntryPermit<'_>, key: &TableKey) -> Option<Taken> {
+        while let Some((slot, index)) = self.find_indexed(key) {
+            let tat = slot.tat().load(Ordering::Acquire);
+            if is_live(tat) && slot.carries(key) && slot.claim(tat) {
+                let pending = slot.end_tenancy();
+                self.set_tag(index, 0);
+                self.held.fetch_sub(1, Ordering::Relaxed);
+                slot.tat().store(VACANT, Ordering::Release);
+                return Some(Taken {
+                    tat: Nanos::new(tat),
+                    pending,
+                });
+            }
+        }
+        None
+    }
+
+    fn find(&self, key: &TableKey) -> Option<Slot<'_>> {
+        self.find_indexed(key).map(|(slot, _)| slot)
+    }
+
+    #[inline]
+    fn find_indexed(&self, key: &TableKey) -> Option<(Slot<'_>, usize)> {
+        for group in key.groups {
+            for half in 0..2 {
+                // Ordering: Acquire, so that a tag seen means a slot at least claimed for it. A tag is only a hint.
+                let word = self.tags[group * 2 + half].load(Ordering::Acquire);
+                let mut candidates = bytes_equal(word, key.tag);
+                while candidates != 0 {
+                    let index =
+                        group * GROUP + half * 8 + (candidates.trailing_zeros() / 8) as usize;
+                    let slot = self.slot(index);
+                    if is_live(slot.tat().load(Ordering::Acquire)) && slot.carries(key) {
+                        return Some((slot, index));
+                    }
+                    candidates &= candidates - 1;
+                }
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Slot<'_> {
+        let start = self.base + index * SLOT_WORDS;
+        match self.words[start..].first_chunk() {
+            Some(words) => Slot(words),
+            None => unreachable!("the table ends with a whole slot"),
+        }
+    }
+
+    /// Claims a vacant slot of the home group, or of the emptier one when that is nearly full.
+    fn claim_vacant(&self, key: &TableKey) -> Option<(Slot<'_>, usize)> {
+        // Ordering: Relaxed; see `held`. Counted before the slot is taken, so the bound is never passed.
+        if self.held.fetch_add(1, Ordering::Relaxed) >= self.keys_max {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let [home, other] = key.groups;
+        let crowded = self.in_use(home) > HOME_MAX && self.in_use(other) < self.in_use(home);
+        let order = if crowded {
+            [other, home]
+        } else {
+            [home, other]
+        };
+        for index in order
+            .into_iter()
+            .flat_map(|group| group * GROUP..(group + 1) * GROUP)
+        {
+            let slot = self.slot(index);
+            if slot.claim(VACANT) {
+                return Some((slot, index));
+            }
+        }
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    fn in_use(&self, group: usize) -> u32 {
+        (0..2)
+            .map(|half| {
+                (self.tags[group * 2 + half].load(Ordering::Relaxed) & 0x8080_8080_8080_8080)
+                    .count_ones()
+            })
+            .sum()
+    }
+
+    /// Claims the slot of the key that is missed least: one that is full and collected, else one that is full, else the
+    /// one that will be full soonest.
+    fn claim_victim(&self, key: &TableKey, now: Nanos) -> Option<(Slot<'_>, usize, Entered, u64)> {
+        // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
+        // two whole groups the key stays out.
+        for _ in 0..GROUP {
+            let candidates = key
+                .groups
+                .into_iter()
+                .flat_map(|group| group * GROUP..(group + 1) * GROUP);
+            let victim = candidates
+                .map(|index| (self.slot(index), index))
+                .filter_map(|(slot, index)| {
+                    let tat = slot.tat().load(Ordering::Acquire);
+                    let uncollected = pending(slot.book().load(Ordering::Acquire)) > Cells::ZERO;
+                    let full = tat <= now.get();
+                    is_live(tat).then_some(((!full, full && uncollected, tat), slot, index))
+                })
+                .min_by_key(|(order, _, _)| *order);
+            let ((in_use, _, tat), slot, index) = victim?;
+            if slot.claim(tat) {
+                let lost = slot.end_tenancy();
+                let entered = match (in_use, lost) {
+                    (true, lost) => Entered::InUse(lost),
+                    (false, Cells::ZERO) => Entered::Settled,
+                    (false, lost) => Entered::Netted(lost),
+                };
+                return Some((slot, index, entered, tat));
+            }
+        }
+        None
+    }
+
+    fn set_tag(&self, index: usize, tag: u8) {
+        let shift = (index % 8) * 8;
+        // Ordering: Release, so that who sees the tag sees the slot claimed. Other slots' bytes of the word stay.
+        let set = |word: u64| Some(word & !(0xff << shift) | u64::from(tag) << shift);
+        let _ = self.tags[index / 8].fetch_update(Ordering::Release, Ordering::Relaxed, set);
+    }
+}
+
+impl Tenancy<'_> {
+    /// Changes the uncollected cells, as long as the key stays, and answers what they were.
+    #[inline]
+    fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let mut book = self.book;
+        while tenancy_number(book) == tenancy_number(self.book) {
+            let next = book & !PENDING_MAX | change(book & PENDING_MAX);
+            // Ordering: Relaxed. Notes and collections share this one word's total order: a cell is in exactly one
+            // collection. Nothing else is published by it.
+            match self.slot.book().compare_exchange_weak(
+                book,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(book & PENDING_MAX),
+                Err(current) => book = current,
+            }
+        }
+        None
+    }
+}
+
+/// The words of a slot.
+#[derive(Clone, Copy, Debug)]
+struct Slot<'a>(&'a [AtomicU64; SLOT_WORDS]);
+
+impl<'a> Slot<'a> {
+    #[inline]
+    const fn tat(self) -> &'a AtomicU64 {
+        &self.0[0]
+    }
+
+    #[inline]
+    const fn book(self) -> &'a AtomicU64 {
+        &self.0[1]
+    }
+
+    #[inline]
+    const fn high(self) -> &'a AtomicU64 {
+        &self.0[2]
+    }
+
+    #[inline]
+    const fn low(self) -> &'a AtomicU64 {
+        &self.0[3]
+    }
+
+    #[inline]
+    fn carries(&self, key: &TableKey) -> bool {
+        // Ordering: Relaxed. The caller has read the TAT with Acquire before, and swaps that TAT afterwards: words of
+        // another tenancy can be seen here, but then the swap fails.
+        self.high().load(Ordering::Relaxed) == key.high
+            && self.low().load(Ordering::Relaxed) == key.low
+    }
+
+    fn claim(&self, tat: u64) -> bool {
+        // Ordering: AcqRel. From here on only the claimer writes this slot.
+        self.tat()
+            .compare_exchange(tat, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Of a claimed slot: what was uncollected. Notes of the former tenancy find another number from now on.
+    fn end_tenancy(&self) -> Cells {
+        // Ordering: AcqRel, so that a note of the former tenancy is either in the value taken here or refused.
+        let next = |book| Some((tenancy_number(book) + 1) << PENDING_BITS);
+        self.book()
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
+            .map_or(Cells::ZERO, pending)
+    }
+}
+
+const fn halves(whole: u128) -> (u64, u64) {
+    ((whole >> 64) as u64, whole as u64)
+}
+
+const fn is_live(tat: u64) -> bool {
+    tat != VACANT && tat != CLAIMED
+}
+
+/// Which stay of a key in its slot this is. It wraps after 16 million, far beyond what one check can sleep through.
+const fn tenancy_number(book: u64) -> u64 {
+    book >> PENDING_BITS
+}
+
+const fn pending(book: u64) -> Cells {
+    Cells::new(book & PENDING_MAX)
+}
+
+/// The high bit of every byte of `word` that equals `byte`, and now and then of one above such a byte.
+const fn bytes_equal(word: u64, byte: u8) -> u64 {
+    let different = word ^ (byte as u64 * 0x0101_0101_0101_0101);
+    different.wrapping_sub(0x0101_0101_0101_0101) & !different & 0x8080_8080_8080_8080
+}
