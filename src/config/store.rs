@@ -1,0 +1,162 @@
+//! `store`: where the fleet's store is and how to talk to it. Never repeats a URL in a finding: it may hold a password.
+
+use std::time::Duration;
+
+use super::check::{Check, Word};
+use super::error::Spot;
+use super::raw::{Field, RawStore, RawTls};
+use super::settings::{Store, StoreUrl, Tls, Topology};
+
+/// The store, if the file or `REDIS_URL` names one.
+pub fn store(check: &mut Check<'_>, root: &Spot, raw: &Field<RawStore>) -> Option<Store> {
+    let store = if raw.found().is_some() {
+        let (at, raw) = check.given(root, ("store", raw))?;
+        written(check, &at, raw).map(|store| (at, store))
+    } else {
+        let word = check.variable("REDIS_URL", "store.url")?;
+        let spot = Spot::file("REDIS_URL").field("store");
+        url(check, &word).map(|url| (spot, Store::at(url)))
+    };
+    let (at, store) = store?;
+    let text = "this version does not sync yet: this pod limits alone";
+    check.warn(&at, text);
+    Some(store)
+}
+
+fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {
+    let address = check.word(at, ("url", &raw.url));
+    if raw.url.found().is_none() {
+        let text = "is missing: say where the store is, such as redis://127.0.0.1:6379";
+        check.fault(&at.field("url"), text);
+    }
+    let topology = topology(check, at, raw);
+    let password_file = check.path(at, ("password_file", &raw.password_file));
+    let tls = tls(check, at, raw);
+    let range = Duration::from_millis(1)..=Duration::from_secs(60);
+    let timeout = check.duration(at, ("timeout", &raw.timeout), range);
+    let key_prefix = key_prefix(check, at, raw);
+    let hash_key_file = check.path(at, ("hash_key_file", &raw.hash_key_file));
+
+    let default = Store::at(url(check, &address?)?);
+    Some(Store {
+        topology,
+        password_file,
+        tls,
+        timeout: timeout.unwrap_or(default.timeout),
+        key_prefix: key_prefix.unwrap_or(default.key_prefix),
+        hash_key_file,
+        url: default.url,
+    })
+}
+
+fn topology(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Topology {
+    let master = check.filled(at, ("master", &raw.master));
+    let sentinel = Topology::Sentinel {
+        master: master.map(|word| word.text).unwrap_or_default(),
+    };
+    let choices = [
+        ("single", &Topology::Single),
+        ("sentinel", &sentinel),
+        ("cluster", &Topology::Cluster),
+    ];
+    let chosen = check.choice(at, ("topology", &raw.topology), &choices);
+    let chosen = chosen.unwrap_or(&Topology::Single).clone();
+    let is_sentinel = chosen == sentinel;
+    match raw.master.found() {
+        None if is_sentinel => {
+            let text = "is missing: sentinels are asked for a master by its name";
+            check.fault(&at.field("master"), text);
+        }
+        Some((place, _)) if !is_sentinel => {
+            let text = "has no meaning here: only topology sentinel has a master";
+            check.fault(&at.field("master").at(place), text);
+        }
+        None | Some(_) => {}
+    }
+    chosen
+}
+
+fn tls(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Tls {
+    let absent = RawTls::default();
+    let (at, raw) = check.section(at, ("tls", &raw.tls), &absent);
+    let tls = Tls {
+        ca_file: check.path(&at, ("ca_file", &raw.ca_file)),
+        cert_file: check.path(&at, ("cert_file", &raw.cert_file)),
+        key_file: check.path(&at, ("key_file", &raw.key_file)),
+    };
+    if raw.cert_file.found().is_some() != raw.key_file.found().is_some() {
+        let text = "cert_file and key_file go together: give both or neither";
+        check.fault(&at, text);
+    }
+    tls
+}
+
+fn key_prefix(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<String> {
+    let word = check.word(at, ("key_prefix", &raw.key_prefix))?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_:.-".contains(&byte);
+    if word.text.is_empty() || !word.text.bytes().all(plain) {
+        let text = "must be one or more letters, digits, _ : . or -";
+        check.fault(&word.spot, text);
+    }
+    Some(word.text)
+}
+
+/// The address in `word`, if it is one.
+fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
+    let fault = match word.text.split_once("://") {
+        Some(("redis" | "rediss", rest)) if names_hosts(rest) => None,
+        Some(("redis" | "rediss", _)) => {
+            Some("must name a host, and a port from 1 to 65535 if any: redis://127.0.0.1:6379")
+        }
+        Some(("unix", path)) if path.starts_with('/') => None,
+        Some(("unix", _)) => Some("must name an absolute path: unix:///run/redis.sock"),
+        Some(_) | None => Some("must start with redis://, rediss:// or unix://"),
+    };
+    if let Some(fault) = fault {
+        check.fault(&word.spot, fault);
+        return None;
+    }
+    Some(StoreUrl::new(word.text.clone()))
+}
+
+/// Whether `rest` of a URL is `[user:password@]host[:port],...[/database]`.
+fn names_hosts(rest: &str) -> bool {
+    let open = rest.rsplit_once('@').map_or(rest, |(_, open)| open);
+    let hosts = open.split(['/', '?']).next().unwrap_or_default();
+    hosts.split(',').all(|host| {
+        // The colons of an IPv6 address stand within brackets.
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => (name, Some(port)),
+            Some(_) | None => (host, None),
+        };
+        !name.is_empty()
+            && !name.contains(char::is_whitespace)
+            && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_hosts() {
+        for (rest, expected) in [
+            ("127.0.0.1:6379", true),
+            ("redis", true),
+            ("user:p@ss:word@redis:6379/3", true),
+            ("[::1]:6379", true),
+            ("[::1]", true),
+            ("a:26379,b:26379", true),
+            ("", false),
+            (":6379", false),
+            ("redis:", false),
+            ("redis:0", false),
+            ("redis:70000", false),
+            ("a,,b", false),
+            ("user:secret@", false),
+        ] {
+            assert_eq!(names_hosts(rest), expected, "{rest}");
+        }
+    }
+}
