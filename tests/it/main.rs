@@ -1,0 +1,3 @@
+//! Integration tests, in one binary: it links once.
+
+mod config;
