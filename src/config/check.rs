@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use super::duration;
 use super::error::{Fault, Spot, Warning, quote};
-use super::raw::{Field, List, Text};
+use super::raw::{Field, Fields, List, Text};
 use super::substitute::{Environment, substitute};
+
+/// Faults that are told at once, and warnings.
+const FINDINGS_MAX: usize = 1_000;
 
 /// A field and its name.
 pub type Named<'f, T> = (&'static str, &'f T);
@@ -40,14 +43,12 @@ impl<'a> Check<'a> {
 
     /// Notes that something is wrong.
     pub fn fault(&mut self, spot: &Spot, text: impl Into<String>) {
-        let (spot, text) = (spot.clone(), text.into());
-        self.faults.push(Fault { spot, text });
+        note(&mut self.faults, spot, text.into());
     }
 
     /// Notes that something is surprising.
     pub fn warn(&mut self, spot: &Spot, text: impl Into<String>) {
-        let (spot, text) = (spot.clone(), text.into());
-        self.warnings.push(Warning { spot, text });
+        note(&mut self.warnings, spot, text.into());
     }
 
     /// A field of any shape. Blank is a fault: whether "nothing" or "the default" was meant cannot be known.
@@ -60,14 +61,25 @@ impl<'a> Check<'a> {
     }
 
     /// A section, or `absent` in its place: a section that is not there is one in which every field is absent.
-    pub fn section<'f, T>(
+    pub fn section<'f, T: Fields>(
         &mut self,
         at: &Spot,
         section: Named<'f, Field<T>>,
         absent: &'f T,
     ) -> (Spot, &'f T) {
         let given = self.given(at, section);
-        given.unwrap_or_else(|| (at.field(section.0), absent))
+        let (spot, raw) = given.unwrap_or_else(|| (at.field(section.0), absent));
+        self.unknown(&spot, raw);
+        (spot, raw)
+    }
+
+    /// Faults for the fields that `raw`, at `at`, should not have.
+    pub fn unknown<T: Fields>(&mut self, at: &Spot, raw: &T) {
+        for (place, name) in raw.unknown() {
+            let (name, known) = (quote(name), T::KNOWN.join(", "));
+            let text = format!("unknown field {name}: known here are {known}");
+            self.fault(&at.clone().at(*place), text);
+        }
     }
 
     /// The items of a list, or `None` if there is no such list.
@@ -231,4 +243,16 @@ impl<'a> Check<'a> {
         }
         found.map(|(_, choice)| *choice)
     }
+}
+
+fn note(findings: &mut Vec<Fault>, spot: &Spot, text: String) {
+    let (spot, text) = match findings.len() {
+        0..FINDINGS_MAX => (spot.clone(), text),
+        FINDINGS_MAX => {
+            let text = format!("there is more than these {FINDINGS_MAX} to say: mend them first");
+            (Spot::file(&spot.file), text)
+        }
+        _ => return,
+    };
+    findings.push(Fault { spot, text });
 }

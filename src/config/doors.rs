@@ -20,16 +20,11 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
     };
     let absent = RawListen::default();
     let (at, raw) = check.section(root, ("listen", raw), &absent);
-    let http = door(check, &at, ("http", &raw.http), "TIDEGATE_LISTEN_HTTP");
-    let grpc = door(check, &at, ("grpc", &raw.grpc), "");
-    let resp = door(check, &at, ("resp", &raw.resp), "");
-    let metrics = door(
-        check,
-        &at,
-        ("metrics", &raw.metrics),
-        "TIDEGATE_LISTEN_METRICS",
-    );
-    let admin = door(check, &at, ("admin", &raw.admin), "TIDEGATE_LISTEN_ADMIN");
+    let http = door(check, &at, ("http", &raw.http));
+    let grpc = door(check, &at, ("grpc", &raw.grpc));
+    let resp = door(check, &at, ("resp", &raw.resp));
+    let metrics = door(check, &at, ("metrics", &raw.metrics));
+    let admin = door(check, &at, ("admin", &raw.admin));
     let token_file = check.path(&at, ("token_file", &raw.token_file));
 
     let doors = [&http, &grpc, &resp, &metrics, &admin];
@@ -55,12 +50,11 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
             check.fault(spot, text);
         }
     }
-    for (name, list, door) in [("grpc", &raw.grpc, "gRPC"), ("resp", &raw.resp, "RESP")] {
-        if let Some((place, Some([_, ..]))) =
-            list.found().map(|(at, list)| (at, list.map(Vec::as_slice)))
-        {
+    for (name, placed, door) in [("grpc", &grpc, "gRPC"), ("resp", &resp, "RESP")] {
+        if let Some((_, first)) = placed.iter().flatten().next() {
+            let spot = at.field(name).beside(first);
             let text = format!("this version has no {door} door yet: nothing listens there");
-            check.warn(&at.field(name).at(place), text);
+            check.warn(&spot, text);
         }
     }
     let addresses = |placed: Option<Vec<Placed>>, default| match placed {
@@ -78,23 +72,19 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
     }
 }
 
-/// The addresses of one door: its variable's, or those written.
-fn door(
-    check: &mut Check<'_>,
-    at: &Spot,
-    list: Named<'_, List<String>>,
-    variable: &str,
-) -> Option<Vec<Placed>> {
+/// The addresses of one door: those in `TIDEGATE_LISTEN_` and its name, or those written.
+fn door(check: &mut Check<'_>, at: &Spot, list: Named<'_, List<String>>) -> Option<Vec<Placed>> {
     let written = check.words(at, list).map(|words| placed(check, words));
-    let path = at.field(list.0).path;
-    let variable = check.variable(variable, &path).map(|Word { text, spot }| {
+    let variable = format!("TIDEGATE_LISTEN_{}", list.0.to_ascii_uppercase());
+    let given = check.variable(&variable, &at.field(list.0).path);
+    let given = given.map(|Word { text, spot }| {
         let words = text.split(',').map(|text| Word {
             text: text.trim().to_owned(),
             spot: spot.clone(),
         });
         placed(check, words.collect())
     });
-    variable.or(written)
+    given.or(written)
 }
 
 fn placed(check: &mut Check<'_>, words: Vec<Word>) -> Vec<Placed> {

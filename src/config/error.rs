@@ -8,8 +8,6 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_saphyr::Location;
-
 /// Characters of a value that a finding repeats.
 const QUOTE_CHARS_MAX: usize = 60;
 
@@ -20,16 +18,6 @@ pub struct Place {
     pub line: u32,
     /// The column.
     pub column: u32,
-}
-
-impl From<Location> for Place {
-    fn from(location: Location) -> Self {
-        let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
-        Self {
-            line: narrow(location.line()),
-            column: narrow(location.column()),
-        }
-    }
 }
 
 /// A spot in the configuration. Ordered as one reads: file, line, column.
@@ -73,6 +61,14 @@ impl Spot {
         Self { place, ..self }
     }
 
+    /// The same field, where `other` is.
+    pub(super) fn beside(self, other: &Self) -> Self {
+        Self {
+            path: self.path,
+            ..other.clone()
+        }
+    }
+
     /// The field `name` below this one, as yet at the same place.
     pub(super) fn field(&self, name: &str) -> Self {
         let dot = if self.path.is_empty() { "" } else { "." };
@@ -92,10 +88,13 @@ impl Spot {
 
     /// How another spot's finding names this one: its path, and its line or other file.
     pub(super) fn seen_from(&self, other: &Self) -> String {
-        if self.file == other.file {
-            format!("{} (line {})", self.path, self.place.line)
+        let (path, file, line) = (&self.path, &self.file, self.place.line);
+        if self.place == Place::default() {
+            format!("{path} ({file})")
+        } else if self.file == other.file {
+            format!("{path} (line {line})")
         } else {
-            format!("{} ({}:{})", self.path, self.file, self.place.line)
+            format!("{path} ({file}:{line})")
         }
     }
 }

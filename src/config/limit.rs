@@ -63,6 +63,7 @@ pub fn rated(
 }
 
 fn long(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, default: Algorithm) -> Rated {
+    check.unknown(at, raw);
     let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
     let algorithm = check.choice(at, ("algorithm", &raw.algorithm), &algorithms);
     let algorithm = algorithm.unwrap_or(default);
@@ -184,6 +185,7 @@ fn replaces(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, own: Option<&Word>
     let items = check.items(at, ("replaces", &raw.replaces));
     let mut replaces = Vec::new();
     for (spot, item) in items.into_iter().flatten() {
+        check.unknown(&spot, item);
         if item.name.found().is_none() {
             let text = "is missing: say the name of the rule to replace";
             check.fault(&spot.field("name"), text);

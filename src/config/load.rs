@@ -1,5 +1,6 @@
 //! Reads files and puts the parts together. The only reader in `config`: what it reads is bounded, in bytes and files.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
@@ -66,6 +67,7 @@ fn assemble(
     };
     let check = &mut Check::new(environment);
     let root = &Spot::start(name);
+    check.unknown(root, &raw);
     let host_name = files.as_ref().and_then(|_| host_name());
     let pod_id = validate::pod_id(check, root, &raw.pod, host_name);
     let listen = doors::listen(check, root, &raw.listen);
@@ -126,6 +128,7 @@ fn add_domains(
         domain: raw.domain,
         matching: raw.matching,
         descriptors: raw.descriptors,
+        unknown: Vec::new(),
     };
     if own.domain.found().is_some()
         || own.descriptors.found().is_some()
@@ -145,9 +148,14 @@ fn add_domains(
     // One at a time, so that no more than one file is held.
     for path in paths {
         let name = path.display().to_string();
+        if path.extension().is_some_and(|ending| ending == "yml") {
+            let text = format!("{name} is not read: only *.yaml is");
+            domains.check.warn(&folder.spot, text);
+            continue;
+        }
         match files.text(&path).and_then(|text| raw::parse(&name, &text)) {
             Ok(raw) => domains.add(&Spot::start(&name), &raw),
-            Err(fault) => domains.check.faults.push(fault),
+            Err(Fault { spot, text }) => domains.check.fault(&spot, text),
         }
     }
 }
@@ -192,7 +200,7 @@ impl Files {
         })
     }
 
-    /// Every `*.yaml` in a folder, sorted. Hidden ones are none of ours: Kubernetes keeps its own there.
+    /// Every `*.yaml` and `*.yml` in a folder, sorted. Hidden ones are none of ours: Kubernetes keeps its own there.
     fn folder(&mut self, path: &Path) -> Result<Vec<PathBuf>, String> {
         let listed = list(path);
         listed.hash(&mut self.hash);
@@ -208,11 +216,8 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
         let hidden = path
             .file_name()
             .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden
-            && path
-                .extension()
-                .is_some_and(|extension| extension == "yaml")
-        {
+        let ending = path.extension().and_then(OsStr::to_str);
+        if !hidden && matches!(ending, Some("yaml" | "yml")) {
             paths.push(path);
         }
         if paths.len() > RULES_FILES_MAX {

@@ -4,11 +4,12 @@
 //! place, where a fault can name the field. That also reads `value: 42` as the text it is, as envoyproxy/ratelimit
 //! does. Parsing is bounded in depth, nodes and aliases before anything is built.
 
+use std::marker::PhantomData;
 use std::{fmt, thread};
 
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor, value};
 use serde::{Deserialize, de};
-use serde_saphyr::{Error, MessageFormatter, Options, Spanned, UserMessageFormatter};
+use serde_saphyr::{Error, Location, MessageFormatter, Options, Spanned, UserMessageFormatter};
 
 use super::error::{Fault, Place, Spot, quote};
 
@@ -22,6 +23,16 @@ const YAML_REPLAYED_MAX: usize = 100_000;
 
 /// The parser's stack: several times what the deepest file needs in an unoptimised build.
 const PARSER_STACK_BYTES: usize = 16 * 1024 * 1024;
+
+impl From<Location> for Place {
+    fn from(location: Location) -> Self {
+        let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            line: narrow(location.line()),
+            column: narrow(location.column()),
+        }
+    }
+}
 
 /// A field: absent, blank, or given, and where.
 #[derive(Debug)]
@@ -53,132 +64,200 @@ pub type Text = Field<String>;
 /// A list of things that may each be blank.
 pub type List<T> = Field<Vec<Field<T>>>;
 
-/// The whole file. With `domain` and `descriptors` on top it is an envoyproxy/ratelimit file, too.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawConfig {
-    pub pod: Field<RawPod>,
-    pub listen: Field<RawListen>,
-    pub store: Field<RawStore>,
-    pub sync: Field<RawSync>,
-    pub defaults: Field<RawDefaults>,
-    pub bounds: Field<RawBounds>,
-    pub addresses: Field<RawAddresses>,
-    pub headers: List<String>,
-    pub log: Field<RawLog>,
-    pub drain: Text,
-    pub rules: List<RawDomain>,
-    pub rules_dir: Text,
-    pub domain: Text,
-    #[serde(rename = "match")]
-    pub matching: Text,
-    pub descriptors: List<RawNode>,
+/// A struct of fields that is read from a map. It notes unknown fields, where serde's own `deny_unknown_fields` would
+/// stop at the first: a misspelt name must not hide the other faults.
+pub trait Fields: Default {
+    /// The names of its fields.
+    const KNOWN: &'static [&'static str];
+
+    /// Reads the value of the field `name`; false if there is no such field.
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Notes a field that there is not.
+    fn note_unknown(&mut self, place: Place, name: String);
+
+    /// Fields that it was given and does not have.
+    fn unknown(&self) -> &[(Place, String)];
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawPod {
-    pub id: Text,
+struct FieldsVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Fields> Visitor<'de> for FieldsVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of fields")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let mut raw = T::default();
+        while let Some(name) = map.next_key::<Spanned<String>>()? {
+            if !raw.take(&name.value, &mut map)? {
+                map.next_value::<IgnoredAny>()?;
+                raw.note_unknown(name.referenced.into(), name.value);
+            }
+        }
+        Ok(raw)
+    }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawListen {
-    pub http: List<String>,
-    pub grpc: List<String>,
-    pub resp: List<String>,
-    pub metrics: List<String>,
-    pub admin: List<String>,
-    pub unix_mode: Text,
-    pub token_file: Text,
+/// Structs of [`Fields`]: `field: type`, or `field as "name": type` where Rust does not allow the name.
+macro_rules! fields {
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $name:literal) => { $name };
+    ($($(#[$about:meta])* $raw:ident { $($field:ident $(as $name:literal)?: $type:ty,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Debug, Default)]
+        pub struct $raw {
+            $(pub $field: $type,)*
+            pub unknown: Vec<(Place, String)>,
+        }
+
+        impl Fields for $raw {
+            const KNOWN: &'static [&'static str] = &[$(fields!(@name $field $($name)?)),*];
+
+            fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+                $(if name == fields!(@name $field $($name)?) {
+                    self.$field = map.next_value()?;
+                    return Ok(true);
+                })*
+                Ok(false)
+            }
+
+            fn note_unknown(&mut self, place: Place, name: String) {
+                self.unknown.push((place, name));
+            }
+
+            fn unknown(&self) -> &[(Place, String)] {
+                &self.unknown
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $raw {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_map(FieldsVisitor::<Self>(PhantomData))
+            }
+        }
+    )*};
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawStore {
-    pub url: Text,
-    pub topology: Text,
-    pub master: Text,
-    pub password_file: Text,
-    pub tls: Field<RawTls>,
-    pub timeout: Text,
-    pub key_prefix: Text,
-    pub hash_key_file: Text,
-}
+fields! {
+    /// The whole file. With `domain` and `descriptors` on top it is an envoyproxy/ratelimit file, too.
+    RawConfig {
+        pod: Field<RawPod>,
+        listen: Field<RawListen>,
+        store: Field<RawStore>,
+        sync: Field<RawSync>,
+        defaults: Field<RawDefaults>,
+        bounds: Field<RawBounds>,
+        addresses: Field<RawAddresses>,
+        headers: List<String>,
+        log: Field<RawLog>,
+        drain: Text,
+        rules: List<RawDomain>,
+        rules_dir: Text,
+        domain: Text,
+        matching as "match": Text,
+        descriptors: List<RawNode>,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawTls {
-    pub ca_file: Text,
-    pub cert_file: Text,
-    pub key_file: Text,
-}
+    RawPod {
+        id: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawSync {
-    pub interval: Text,
-    pub accuracy: Text,
-}
+    RawListen {
+        http: List<String>,
+        grpc: List<String>,
+        resp: List<String>,
+        metrics: List<String>,
+        admin: List<String>,
+        unix_mode: Text,
+        token_file: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawDefaults {
-    pub algorithm: Text,
-    pub consistency: Text,
-    pub on_store_error: Text,
-    pub report: Text,
-}
+    RawStore {
+        url: Text,
+        topology: Text,
+        master: Text,
+        password_file: Text,
+        tls: Field<RawTls>,
+        timeout: Text,
+        key_prefix: Text,
+        hash_key_file: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawBounds {
-    pub keys_max: Text,
-    pub connections_max: Text,
-    pub key_bytes_max: Text,
-    pub body_bytes_max: Text,
-}
+    RawTls {
+        ca_file: Text,
+        cert_file: Text,
+        key_file: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawAddresses {
-    pub keys: List<String>,
-    pub ipv6_prefix: Text,
-}
+    RawSync {
+        interval: Text,
+        accuracy: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawLog {
-    pub level: Text,
-    pub format: Text,
-}
+    RawDefaults {
+        algorithm: Text,
+        consistency: Text,
+        on_store_error: Text,
+        report: Text,
+    }
 
-/// An envoyproxy/ratelimit file, and our `match`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawDomain {
-    pub domain: Text,
-    #[serde(rename = "match")]
-    pub matching: Text,
-    pub descriptors: List<RawNode>,
-}
+    RawBounds {
+        keys_max: Text,
+        connections_max: Text,
+        key_bytes_max: Text,
+        body_bytes_max: Text,
+    }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawNode {
-    pub key: Text,
-    pub value: Text,
-    pub rate_limit: Field<RawRate>,
-    pub descriptors: List<RawNode>,
-    pub shadow_mode: Text,
-    pub quota_mode: Text,
-    pub detailed_metric: Text,
-    pub value_to_metric: Text,
-    pub share_threshold: Text,
-    pub consistency: Text,
-    pub on_store_error: Text,
-    pub report: Text,
-    pub count_rejected: Text,
+    RawAddresses {
+        keys: List<String>,
+        ipv6_prefix: Text,
+    }
+
+    RawLog {
+        level: Text,
+        format: Text,
+    }
+
+    /// An envoyproxy/ratelimit file, and our `match`.
+    RawDomain {
+        domain: Text,
+        matching as "match": Text,
+        descriptors: List<RawNode>,
+    }
+
+    RawNode {
+        key: Text,
+        value: Text,
+        rate_limit: Field<RawRate>,
+        descriptors: List<RawNode>,
+        shadow_mode: Text,
+        quota_mode: Text,
+        detailed_metric: Text,
+        value_to_metric: Text,
+        share_threshold: Text,
+        consistency: Text,
+        on_store_error: Text,
+        report: Text,
+        count_rejected: Text,
+    }
+
+    RawLimit {
+        requests_per_unit: Text,
+        unit: Text,
+        unit_multiplier: Text,
+        burst: Text,
+        algorithm: Text,
+        name: Text,
+        unlimited: Text,
+        replaces: List<RawReplaced>,
+    }
+
+    RawReplaced {
+        name: Text,
+    }
 }
 
 /// A limit in either form.
@@ -188,25 +267,6 @@ pub enum RawRate {
     Long(Box<RawLimit>),
     /// Neither: kept, so that the fault can say what would be right.
     List,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawLimit {
-    pub requests_per_unit: Text,
-    pub unit: Text,
-    pub unit_multiplier: Text,
-    pub burst: Text,
-    pub algorithm: Text,
-    pub name: Text,
-    pub unlimited: Text,
-    pub replaces: List<RawReplaced>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RawReplaced {
-    pub name: Text,
 }
 
 impl<'de> Deserialize<'de> for RawRate {
@@ -312,16 +372,6 @@ fn explain(error: &Error) -> String {
     if let Error::AliasError { error, .. } = error {
         return explain(error);
     }
-    if let Error::SerdeUnknownField {
-        field, expected, ..
-    } = error
-    {
-        return format!(
-            "unknown field {}: known here are {}",
-            quote(field),
-            expected.join(", ")
-        );
-    }
     if let Error::DuplicateMappingKey { key, .. } = error {
         let key = key.as_deref().map_or_else(String::new, quote);
         return format!("the field {key} is given twice: keep one");
@@ -335,17 +385,23 @@ fn explain(error: &Error) -> String {
         };
         return format!("must be {right}");
     }
-    if let Error::Budget { .. }
-    | Error::AliasReplayLimitExceeded { .. }
-    | Error::AliasReplayStackDepthExceeded { .. } = error
-    {
+    if let Error::MultipleDocuments { .. } = error {
+        return "a second document (---): put one in each file".to_owned();
+    }
+    let text = UserMessageFormatter.format_message(error);
+    // The scanner's own bound on brackets has no variant, only this text.
+    let too_large = text == "recursion limit exceeded"
+        || matches!(
+            error,
+            Error::Budget { .. }
+                | Error::AliasReplayLimitExceeded { .. }
+                | Error::AliasReplayStackDepthExceeded { .. }
+        );
+    if too_large {
         return format!(
             "is too deep or too large: at most {YAML_DEPTH_MAX} levels, {YAML_NODES_MAX} values, {YAML_ALIASES_MAX} \
              aliases and {YAML_REPLAYED_MAX} values repeated by them"
         );
     }
-    if let Error::MultipleDocuments { .. } = error {
-        return "a second document (---): put one in each file".to_owned();
-    }
-    UserMessageFormatter.format_message(error).into_owned()
+    text.into_owned()
 }

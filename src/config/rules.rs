@@ -92,6 +92,7 @@ impl<'d, 'c> Domains<'d, 'c> {
 
     /// Adds the domain that stands at `at`.
     pub fn add(&mut self, at: &Spot, raw: &RawDomain) {
+        self.check.unknown(at, raw);
         let name = self.check.filled(at, ("domain", &raw.domain));
         if raw.domain.found().is_none() {
             let text = "is missing: say which domain these descriptors belong to";
@@ -159,6 +160,7 @@ impl<'d, 'c> Domains<'d, 'c> {
             }
             return None;
         }
+        self.check.unknown(at, raw);
         let key = self.check.filled(at, ("key", &raw.key));
         if raw.key.found().is_none() {
             let text = "is missing: say which entry this descriptor is about";

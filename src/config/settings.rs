@@ -33,7 +33,8 @@ pub struct Config {
     pub rules: Rules,
     /// What is legal but surprising, sorted by file, line and column.
     pub warnings: Vec<Warning>,
-    /// Of everything that was read: what `fingerprint` says of `sources` until one of them changes.
+    /// Of everything that was read: what `fingerprint` says of `sources` until one of them changes. 0
+    /// if no file was read.
     pub hash: u64,
     /// Every file and directory to watch; the configuration file first.
     pub sources: Vec<PathBuf>,

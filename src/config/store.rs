@@ -24,6 +24,7 @@ pub fn store(check: &mut Check<'_>, root: &Spot, raw: &Field<RawStore>) -> Optio
 }
 
 fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {
+    check.unknown(at, raw);
     let address = check.word(at, ("url", &raw.url));
     if raw.url.found().is_none() {
         let text = "is missing: say where the store is, such as redis://127.0.0.1:6379";

@@ -179,6 +179,7 @@ fn variables_beat_the_file() {
         ("TIDEGATE_LISTEN_HTTP", "127.0.0.1:2, unix:b.sock"),
         ("TIDEGATE_LISTEN_ADMIN", "127.0.0.1:3"),
         ("TIDEGATE_LISTEN_METRICS", ""),
+        ("TIDEGATE_LISTEN_RESP", "127.0.0.1:4"),
     ]);
     let config = check_text("test.yaml", text, &variables).unwrap();
     assert_eq!(config.pod_id, "variable");
@@ -188,6 +189,7 @@ fn variables_beat_the_file() {
     assert_eq!(http, ["127.0.0.1:2", "unix:b.sock"]);
     assert_eq!(config.listen.admin.len(), 1);
     assert!(config.listen.metrics.is_empty());
+    assert_eq!(config.listen.resp.len(), 1);
 }
 
 #[test]
@@ -249,18 +251,33 @@ fn a_password_is_never_printed() {
 #[test]
 fn nesting_beyond_measure_is_refused_before_it_is_followed() {
     for (start, open, expected) in [
-        ("rules: ", "[", "1:263: recursion limit exceeded"),
+        ("rules: ", "[", "1:263: is too deep or too large"),
         (
             "domain: x\ndescriptors: [",
             "{ key: x, descriptors: [",
             "2:471: is too deep or too large",
         ),
         ("rules:\n", "- ", "2:3: must be a map of fields"),
+        ("unknown: ", "[", "1:265: is too deep or too large"),
+        ("unknown: ", "{ a: [", "1:777: is too deep or too large"),
         ("pod: ", "{ id: ", "1:12: must be a single value"),
     ] {
         let text = faults(&format!("{start}{}", open.repeat(10_000)));
         assert!(text.starts_with(&format!("test.yaml:{expected}")), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_file_cut_short_anywhere_is_a_fault_or_a_smaller_file_but_never_a_panic() {
+    for path in yaml_files("config/good") {
+        let text = fs::read_to_string(&path).unwrap();
+        for (end, _) in text.char_indices().filter(|(end, _)| end % 7 == 0) {
+            match check(&text[..end]) {
+                Ok(_) => {}
+                Err(faults) => assert!(!faults.to_string().contains("the parser failed")),
+            }
+        }
     }
 }
 
@@ -273,6 +290,13 @@ fn more_rules_than_there_may_be_are_refused_at_the_first_too_many() {
         faults(&format!("domain: many\ndescriptors:\n{rules}")),
         "test.yaml:10003:32: descriptors[10000].rate_limit: is one too many: there may be 10000 rules"
     );
+}
+
+#[test]
+fn faults_without_end_are_told_up_to_a_bound() {
+    let text = faults(&format!("headers: [{}]", "x, ".repeat(100_000)));
+    assert_eq!(text.lines().count(), 1_001);
+    assert!(text.starts_with("test.yaml: there is more than these 1000 to say"));
 }
 
 #[test]
@@ -322,6 +346,7 @@ fn every_yaml_file_of_rules_dir_is_a_domain() {
     );
     write("README.md", "not YAML: [");
     write(".hidden.yaml", "not YAML: [");
+    write("short.yml", "not YAML: [");
     let config = load(&path, &|_| None).unwrap();
     let labels: Vec<&str> = config
         .rules
@@ -331,6 +356,9 @@ fn every_yaml_file_of_rules_dir_is_a_domain() {
         .collect();
     assert_eq!(labels, ["a/x", "b/x"]);
     assert!(config.rules.matching("inline").is_some());
+    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].ends_with("short.yml is not read: only *.yaml is"));
     assert_eq!(config.sources, [path.clone(), folder.join("rules")]);
 
     write("c.yaml", "domain: inline\n");
