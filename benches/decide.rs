@@ -253,7 +253,7 @@ impl Tide {
             cost: Cells::ONE,
             peek: false,
         };
-        self.engine.check(&check, moment, |answer| answer.allowed())
+        self.engine.check(&check, moment).allowed()
     }
 }
 

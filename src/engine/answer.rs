@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::snapshot::Snapshot;
+use super::InForce;
 use crate::pure::rules::RuleIndex;
 use crate::pure::{Cells, Limit, Rule, Standing};
 
@@ -50,14 +50,14 @@ pub type Hits = SmallVec<[Hit; 4]>;
 
 /// The answer to one check, with the rules it was decided by.
 #[derive(Debug)]
-pub struct Answer<'a> {
-    pub(super) snapshot: &'a Snapshot,
+pub struct Answer {
+    pub(super) snapshot: InForce,
     pub(super) hits: Hits,
     pub(super) allowed: bool,
     pub(super) domain_known: bool,
 }
 
-impl Answer<'_> {
+impl Answer {
     /// Whether the check may pass.
     pub const fn allowed(&self) -> bool {
         self.allowed

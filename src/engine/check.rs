@@ -57,6 +57,13 @@ impl Asked<'_> {
         }
     }
 
+    /// The next TAT if there is room, and the TAT it was decided on.
+    #[inline(always)]
+    fn step(&self, tat: Nanos, cost: Cells) -> (Option<Nanos>, Nanos) {
+        (gcra::admit(self.limit, tat, self.moment.now, cost), tat)
+    }
+
+    #[inline(always)]
     fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
         let now = self.moment.now;
         match self.rule.spec.algorithm {
@@ -79,25 +86,20 @@ impl Asked<'_> {
 }
 
 impl Engine {
-    /// Decides `check` at `moment` and hands the answer to `then`. Never waits.
-    pub fn check<R>(
-        &self,
-        check: &Check<'_>,
-        moment: Moment,
-        then: impl FnOnce(&Answer<'_>) -> R,
-    ) -> R {
-        self.until_decided(then, |snapshot, then| {
-            let (mut hits, lookup) = matched(snapshot, check);
-            match self.decide(snapshot, &mut hits, moment) {
-                Ok(allowed) => Ok(then(&Answer {
+    /// Decides `check` at `moment`. Never waits.
+    pub fn check(&self, check: &Check<'_>, moment: Moment) -> Answer {
+        loop {
+            let snapshot = self.in_force();
+            let (mut hits, lookup) = matched(&snapshot, check);
+            if let Ok(allowed) = self.decide(&snapshot, &mut hits, moment) {
+                return Answer {
                     snapshot,
                     hits,
                     allowed,
                     domain_known: lookup == Lookup::Walked,
-                })),
-                Err(Stale) => Err(then),
+                };
             }
-        })
+        }
     }
 
     /// Decides for a caller that knows its rule: a key of `rule`, encoded as `pure::key` does it. `None` if the rule is
@@ -109,11 +111,10 @@ impl Engine {
         cost: Cells,
         moment: Moment,
     ) -> Option<Standing> {
-        self.until_decided((), |snapshot, ()| {
+        loop {
+            let snapshot = self.in_force();
             let (rule, state) = snapshot.rule(rule);
-            let Some(limit) = rule.spec.limit.as_ref() else {
-                return Ok(None);
-            };
+            let limit = rule.spec.limit.as_ref()?;
             let asked = Asked {
                 rule,
                 state,
@@ -121,18 +122,21 @@ impl Engine {
                 name: state.key.name_of(key),
                 moment,
             };
-            let admission = self.admit(snapshot, &asked, cost).map_err(|Stale| ())?;
-            self.report(&asked, &admission, cost);
-            Ok(Some(admission.standing))
-        })
-    }
-
-    /// Runs `decide` on the rules in force, again if they were swapped meanwhile.
-    fn until_decided<T, R>(&self, mut with: T, decide: impl Fn(&Snapshot, T) -> Result<R, T>) -> R {
-        loop {
-            match self.with_snapshot(|snapshot| decide(snapshot, with)) {
-                Ok(decided) => return decided,
-                Err(again) => with = again,
+            if !rule.spec.algorithm.is_windowed() {
+                let key = self.table.key(asked.name, state.variant);
+                if let Touched::Held(before, tenancy) =
+                    self.table.touch(&key, |tat| asked.step(tat, cost))
+                {
+                    let standing = asked.decide(before, cost).1;
+                    if standing.allowed {
+                        self.report(&asked, &tenancy, cost);
+                    }
+                    return Some(standing);
+                }
+            }
+            if let Ok(admission) = self.admit(&snapshot, &asked, cost) {
+                self.report_admission(&asked, &admission, cost);
+                return Some(admission.standing);
             }
         }
     }
@@ -145,7 +149,7 @@ impl Engine {
                     return Ok(true);
                 };
                 let admission = self.admit(snapshot, &asked, hit.cost)?;
-                self.report(&asked, &admission, hit.cost);
+                self.report_admission(&asked, &admission, hit.cost);
                 hit.set(&admission);
             }
             many => {
@@ -203,7 +207,7 @@ impl Engine {
             }
         }
         for (index, asked, admission) in &admitted {
-            self.report(asked, admission, hits[*index].cost);
+            self.report_admission(asked, admission, hits[*index].cost);
         }
         Ok(())
     }
@@ -231,7 +235,6 @@ impl Engine {
     }
 
     /// Takes `cost` cells of the key if they are there.
-    #[inline]
     fn admit<'a>(
         &'a self,
         snapshot: &Snapshot,
@@ -242,8 +245,7 @@ impl Engine {
             return Ok(self.admit_window(asked, cost));
         }
         let key = self.table.key(asked.name, asked.state.variant);
-        let step = |tat| (gcra::admit(asked.limit, tat, asked.moment.now, cost), tat);
-        match self.table.touch(&key, step) {
+        match self.table.touch(&key, |tat| asked.step(tat, cost)) {
             Touched::Held(before, tenancy) => {
                 let (after, standing) = asked.decide(before, cost);
                 let trace = if standing.allowed {
@@ -375,12 +377,16 @@ impl Engine {
         self.table.held() * 10 >= self.table.keys_max() * 9
     }
 
+    fn report_admission(&self, asked: &Asked<'_>, admission: &Admission<'_>, cost: Cells) {
+        if let Trace::Level { tenancy, .. } = &admission.trace {
+            self.report(asked, tenancy, cost);
+        }
+    }
+
     /// Notes admitted cells for the store.
-    fn report(&self, asked: &Asked<'_>, admission: &Admission<'_>, cost: Cells) {
-        if let Trace::Level { tenancy, .. } = &admission.trace
-            && asked.state.reported
-            && !self.table.book(tenancy, cost)
-        {
+    #[inline(always)]
+    fn report(&self, asked: &Asked<'_>, tenancy: &Tenancy<'_>, cost: Cells) {
+        if asked.state.reported && !self.table.book(tenancy, cost) {
             self.stats.count(Stat::CellsLost, cost.get());
         }
     }

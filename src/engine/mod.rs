@@ -14,6 +14,7 @@ pub mod table;
 mod windows;
 
 use std::cell::Cell;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,6 +52,29 @@ thread_local! {
 struct LastUsed {
     engine: u64,
     snapshot: Arc<Snapshot>,
+}
+
+/// A snapshot on loan from this thread's memory.
+#[derive(Debug)]
+struct InForce(Option<LastUsed>);
+
+impl Deref for InForce {
+    type Target = Snapshot;
+
+    #[inline]
+    fn deref(&self) -> &Snapshot {
+        match &self.0 {
+            Some(last) => &last.snapshot,
+            None => unreachable!("it is given back only when it is dropped"),
+        }
+    }
+}
+
+impl Drop for InForce {
+    #[inline]
+    fn drop(&mut self) {
+        LAST_USED.set(self.0.take());
+    }
 }
 
 /// Numbers the engines of a process.
@@ -104,23 +128,20 @@ impl Engine {
         self.snapshot.load_full()
     }
 
-    /// Runs `then` on the rules in force. It may ask the engine again.
-    fn with_snapshot<R>(&self, then: impl FnOnce(&Snapshot) -> R) -> R {
-        LAST_USED.with(|cell| {
-            let current = |last: &LastUsed| {
-                last.engine == self.number && last.snapshot.version() == self.version()
-            };
-            let last = cell.take().filter(current);
-            let last = last.unwrap_or_else(|| LastUsed {
-                engine: self.number,
-                snapshot: self.snapshot(),
-            });
-            let said = then(&last.snapshot);
-            cell.set(Some(last));
-            said
-        })
+    /// The rules in force, without touching anything that threads share unless they have changed.
+    #[inline]
+    fn in_force(&self) -> InForce {
+        let current = |last: &LastUsed| {
+            last.engine == self.number && last.snapshot.version() == self.version()
+        };
+        let last = LAST_USED.take().filter(current);
+        InForce(Some(last.unwrap_or_else(|| LastUsed {
+            engine: self.number,
+            snapshot: self.snapshot(),
+        })))
     }
 
+    #[inline]
     fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }

@@ -40,6 +40,8 @@ pub struct TableKey {
     high: u64,
     low: u64,
     groups: [usize; 2],
+    /// Where in a group it goes if that place is free, and is looked for first.
+    place: usize,
     tag: u8,
     stripe: usize,
 }
@@ -142,6 +144,7 @@ impl Table {
             high,
             low,
             groups: [first as usize, second as usize],
+            place: (upper >> 53) as usize % GROUP,
             tag: (upper >> 57) as u8 | 0x80,
             stripe: (upper as usize) % STRIPES,
         }
@@ -168,20 +171,20 @@ impl Table {
 
     /// Gives `step` the TAT of `key` and stores the one it answers, if any. `step` runs again when another thread was
     /// faster; what it said last is what holds.
-    #[inline]
+    #[inline(always)]
     pub fn touch<R>(
         &self,
         key: &TableKey,
         mut step: impl FnMut(Nanos) -> (Option<Nanos>, R),
     ) -> Touched<'_, R> {
-        while let Some(slot) = self.find(key) {
-            // Ordering: Acquire on the book, before the TAT: if the slot changes hands after this, its number differs
-            // from the one read here and `book` finds out.
-            let book = slot.book().load(Ordering::Acquire);
-            // Ordering: Acquire pairs with the Release that published this TAT: the key words read next are at least
-            // as new as it.
-            let mut tat = slot.tat().load(Ordering::Acquire);
-            while is_live(tat) && slot.carries(key) {
+        while let Some(Found {
+            slot,
+            book,
+            mut tat,
+            ..
+        }) = self.find(key)
+        {
+            loop {
                 let (next, said) = step(Nanos::new(tat));
                 let next = match next {
                     Some(next) => next.get(),
@@ -190,7 +193,7 @@ impl Table {
                     }
                     None => break,
                 };
-                // Ordering: AcqRel. Release hands our view on to the next who reads this TAT; Acquire as above.
+                // Ordering: AcqRel. Release hands our view on to the next who reads this TAT; Acquire as in `read`.
                 match slot.tat().compare_exchange_weak(
                     tat,
                     next,
@@ -198,7 +201,8 @@ impl Table {
                     Ordering::Acquire,
                 ) {
                     Ok(_) => return Touched::Held(said, Tenancy { slot, book }),
-                    Err(current) => tat = current,
+                    Err(current) if is_live(current) && slot.carries(key) => tat = current,
+                    Err(_) => break,
                 }
             }
         }
@@ -277,9 +281,11 @@ impl Table {
 
     /// Takes `key` out of the table. Its slot is vacant afterwards.
     pub fn take(&self, _permit: &EntryPermit<'_>, key: &TableKey) -> Option<Taken> {
-        while let Some((slot, index)) = self.find_indexed(key) {
-            let tat = slot.tat().load(Ordering::Acquire);
-            if is_live(tat) && slot.carries(key) && slot.claim(tat) {
+        while let Some(Found {
+            slot, index, tat, ..
+        }) = self.find(key)
+        {
+            if slot.claim(tat) {
                 let pending = slot.end_tenancy();
                 self.set_tag(index, 0);
                 self.held.fetch_sub(1, Ordering::Relaxed);
@@ -293,12 +299,17 @@ impl Table {
         None
     }
 
-    fn find(&self, key: &TableKey) -> Option<Slot<'_>> {
-        self.find_indexed(key).map(|(slot, _)| slot)
+    /// The slot of `key`: first where it would like to be, then by the tags of its two groups.
+    #[inline(always)]
+    fn find(&self, key: &TableKey) -> Option<Found<'_>> {
+        match self.read(key.groups[0] * GROUP + key.place, key) {
+            Some(found) => Some(found),
+            None => self.find_by_tag(key),
+        }
     }
 
     #[inline]
-    fn find_indexed(&self, key: &TableKey) -> Option<(Slot<'_>, usize)> {
+    fn find_by_tag(&self, key: &TableKey) -> Option<Found<'_>> {
         for group in key.groups {
             for half in 0..2 {
                 // Ordering: Acquire, so that a tag seen means a slot at least claimed for it. A tag is only a hint.
@@ -307,15 +318,31 @@ impl Table {
                 while candidates != 0 {
                     let index =
                         group * GROUP + half * 8 + (candidates.trailing_zeros() / 8) as usize;
-                    let slot = self.slot(index);
-                    if is_live(slot.tat().load(Ordering::Acquire)) && slot.carries(key) {
-                        return Some((slot, index));
+                    if let Some(found) = self.read(index, key) {
+                        return Some(found);
                     }
                     candidates &= candidates - 1;
                 }
             }
         }
         None
+    }
+
+    /// The slot at `index`, if it is live and carries `key`.
+    #[inline(always)]
+    fn read(&self, index: usize, key: &TableKey) -> Option<Found<'_>> {
+        let slot = self.slot(index);
+        // Ordering: Acquire on the book, before the TAT: if the slot changes hands after this, its number differs from
+        // the one read here and `update_book` finds out.
+        let book = slot.book().load(Ordering::Acquire);
+        // Ordering: Acquire pairs with the Release that published this TAT: the key words read next are at least as new.
+        let tat = slot.tat().load(Ordering::Acquire);
+        (is_live(tat) && slot.carries(key)).then_some(Found {
+            slot,
+            index,
+            book,
+            tat,
+        })
     }
 
     #[inline]
@@ -341,10 +368,7 @@ impl Table {
         } else {
             [home, other]
         };
-        for index in order
-            .into_iter()
-            .flat_map(|group| group * GROUP..(group + 1) * GROUP)
-        {
+        for index in order.into_iter().flat_map(|group| places(group, key.place)) {
             let slot = self.slot(index);
             if slot.claim(VACANT) {
                 return Some((slot, index));
@@ -406,7 +430,7 @@ impl Table {
 
 impl Tenancy<'_> {
     /// Changes the uncollected cells, as long as the key stays, and answers what they were.
-    #[inline]
+    #[inline(always)]
     fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let mut book = self.book;
         while tenancy_number(book) == tenancy_number(self.book) {
@@ -425,6 +449,15 @@ impl Tenancy<'_> {
         }
         None
     }
+}
+
+/// A slot that carried the key when it was read.
+#[derive(Clone, Copy, Debug)]
+struct Found<'a> {
+    slot: Slot<'a>,
+    index: usize,
+    book: u64,
+    tat: u64,
 }
 
 /// The words of a slot.
@@ -475,6 +508,11 @@ impl<'a> Slot<'a> {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
             .map_or(Cells::ZERO, pending)
     }
+}
+
+/// The slots of a group, beginning with `first`.
+fn places(group: usize, first: usize) -> impl Iterator<Item = usize> {
+    (0..GROUP).map(move |nth| group * GROUP + (first + nth) % GROUP)
 }
 
 const fn halves(whole: u128) -> (u64, u64) {

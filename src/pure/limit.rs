@@ -115,6 +115,8 @@ pub struct Limit {
     burst: Cells,
     interval: Span,
     capacity: Span,
+    /// 2^64 / interval, rounded down: every check asks how many cells fit, and multiplying is faster than dividing.
+    cells_per_2_64: u64,
 }
 
 impl Limit {
@@ -157,6 +159,7 @@ impl Limit {
         if capacity > CAPACITY_MAX || window > CAPACITY_MAX {
             return Err(LimitFault::TooLong);
         }
+        let cells_per_2_64 = u64::MAX.checked_div(interval.get()).unwrap_or(u64::MAX);
         Ok(Self {
             requests,
             unit,
@@ -165,6 +168,7 @@ impl Limit {
             burst,
             interval,
             capacity,
+            cells_per_2_64,
         })
     }
 
@@ -201,6 +205,26 @@ impl Limit {
     /// The level a bucket may reach: `burst` intervals.
     pub const fn capacity(&self) -> Span {
         self.capacity
+    }
+
+    /// Whole cells that fit above `level`.
+    ///
+    /// ```
+    /// use tidegate::pure::{Cells, Limit, LimitFault, Span, Unit};
+    /// let limit = Limit::new(10, Unit::Second, 1, None)?;
+    /// assert_eq!(limit.room(Span::nanos(250_000_000)), Cells::new(7));
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    #[inline]
+    pub fn room(&self, level: Span) -> Cells {
+        let span = self.capacity.less(level);
+        let product = u128::from(span.get()).wrapping_mul(u128::from(self.cells_per_2_64));
+        let low = Cells::new(u64::try_from(product >> 64).unwrap_or(u64::MAX));
+        // The rounded reciprocal can miss one cell, never more: the capacity is far below 2^64.
+        match span.less(self.interval.times(low)) >= self.interval {
+            true => low.plus(Cells::ONE),
+            false => low,
+        }
     }
 
     /// The window in words: `1m`, `30s`, `1d`.
@@ -278,6 +302,32 @@ mod tests {
             Limit::new(1, Unit::Year, 1, Some(u64::MAX)),
             Err(LimitFault::TooLong)
         );
+    }
+
+    #[test]
+    fn room_is_the_quotient_at_every_edge() {
+        for (requests, unit, burst) in [
+            (1, Unit::Second, 1),
+            (3, Unit::Second, 7),
+            (999_999_999, Unit::Second, 5),
+            (7, Unit::Year, 90),
+        ] {
+            let limit = Limit::new(requests, unit, 1, Some(burst)).unwrap();
+            let interval = limit.interval().get();
+            for cells in 0..=burst {
+                for off in [0, 1, interval / 2, interval - 1] {
+                    let level = limit.capacity().less(Span::nanos(cells * interval + off));
+                    let room = limit.capacity().less(level);
+                    assert_eq!(
+                        limit.room(level),
+                        room.whole(limit.interval()),
+                        "{limit} {cells} {off}"
+                    );
+                }
+            }
+        }
+        let fastest = Limit::new(1_000_000_000, Unit::Second, 1, None).unwrap();
+        assert_eq!(fastest.room(Span::ZERO), fastest.burst());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::pure::time::{Cells, Nanos, Span};
 /// assert_eq!(gcra::level(Nanos::new(150), Nanos::new(100)), Span::nanos(50));
 /// assert_eq!(gcra::level(Nanos::new(100), Nanos::new(150)), Span::ZERO);
 /// ```
+#[inline]
 pub const fn level(tat: Nanos, now: Nanos) -> Span {
     tat.since(now)
 }
@@ -27,6 +28,7 @@ pub const fn level(tat: Nanos, now: Nanos) -> Span {
 /// assert_eq!(tat, Some(Nanos::new(1_000_000_005)));
 /// # Ok::<(), LimitFault>(())
 /// ```
+#[inline]
 pub fn admit(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> Option<Nanos> {
     let after = level(tat, now).plus(limit.interval().times(cost));
     (after <= limit.capacity()).then(|| now.after(after))
@@ -42,6 +44,7 @@ pub fn admit(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> Option<Nanos
 /// assert!(first.allowed && !second.allowed);
 /// # Ok::<(), LimitFault>(())
 /// ```
+#[inline]
 pub fn decide(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> (Nanos, Standing) {
     let admitted = admit(limit, tat, now, cost);
     let next = admitted.unwrap_or(tat);
@@ -49,17 +52,12 @@ pub fn decide(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> (Nanos, Sta
     let wait = || level(tat, now).plus(price).less(limit.capacity());
     let standing = Standing {
         allowed: admitted.is_some(),
-        remaining: room(limit, level(next, now)),
+        remaining: limit.room(level(next, now)),
         retry_after: (admitted.is_none() && price <= limit.capacity()).then(wait),
         reset_after: level(next, now),
         delay: Span::ZERO,
     };
     (next, standing)
-}
-
-/// Whole cells that fit above `level`.
-fn room(limit: &Limit, level: Span) -> Cells {
-    limit.capacity().less(level).whole(limit.interval())
 }
 
 #[cfg(test)]

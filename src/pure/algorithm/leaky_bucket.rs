@@ -17,6 +17,7 @@ use crate::pure::time::{Cells, Nanos};
 /// assert_eq!(second.delay, Span::nanos(500_000_000));
 /// # Ok::<(), LimitFault>(())
 /// ```
+#[inline]
 pub fn decide(limit: &Limit, empty_at: Nanos, now: Nanos, cost: Cells) -> (Nanos, Standing) {
     let ahead = gcra::level(empty_at, now);
     let (next, mut standing) = gcra::decide(limit, empty_at, now, cost);

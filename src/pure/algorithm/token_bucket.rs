@@ -31,6 +31,7 @@ pub fn tokens(limit: &Limit, full_at: Nanos, now: Nanos) -> Cells {
 /// assert_eq!(standing.remaining, Cells::new(6));
 /// # Ok::<(), LimitFault>(())
 /// ```
+#[inline]
 pub fn decide(limit: &Limit, full_at: Nanos, now: Nanos, cost: Cells) -> (Nanos, Standing) {
     gcra::decide(limit, full_at, now, cost)
 }
