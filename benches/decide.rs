@@ -4,6 +4,13 @@
 //! keyed limiter of `governor`. All read the same keys in the same order; rounds alternate and the best of each counts,
 //! so that a noisy machine hits all alike.
 
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a benchmark prints, times, and fails loudly"
+)]
+
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};

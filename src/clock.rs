@@ -38,7 +38,11 @@ impl Clock {
         Self(LINE.get_or_init(|| {
             let counter = quanta::Clock::new();
             let start = counter.raw();
-            let line = Line { counter, start, epoch: AtomicU64::new(0) };
+            let line = Line {
+                counter,
+                start,
+                epoch: AtomicU64::new(0),
+            };
             line.align();
             line
         }))
@@ -48,12 +52,23 @@ impl Clock {
     pub fn moment(self) -> Moment {
         let now = self.0.now();
         // Ordering: Relaxed. One word, and any recent value will do.
-        Moment { now, unix: Span::nanos(now.get().saturating_add(self.0.epoch.load(Ordering::Relaxed))) }
+        Moment {
+            now,
+            unix: Span::nanos(
+                now.get()
+                    .saturating_add(self.0.epoch.load(Ordering::Relaxed)),
+            ),
+        }
     }
 
     /// How long ago `earlier` was.
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.now().since(earlier).get())
+    }
+
+    /// Now, by the calendar.
+    pub fn calendar(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_nanos(self.moment().unix.get())
     }
 
     /// Puts the calendar right: the system's may have been set, and the two drift.
@@ -74,9 +89,12 @@ impl Line {
 
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn align(&self) {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let unix = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
-        self.epoch.store(unix.saturating_sub(self.now().get()), Ordering::Relaxed);
+        self.epoch
+            .store(unix.saturating_sub(self.now().get()), Ordering::Relaxed);
     }
 }
 
@@ -97,12 +115,18 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "compared with the system's calendar")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "compared with the system's calendar"
+    )]
     fn the_calendar_is_the_systems() {
         let clock = Clock::get();
         clock.align();
         let ours = Duration::from_nanos(clock.moment().unix.get());
         let theirs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        assert!(theirs.abs_diff(ours) < Duration::from_secs(1), "{theirs:?} and {ours:?}");
+        assert!(
+            theirs.abs_diff(ours) < Duration::from_secs(1),
+            "{theirs:?} and {ours:?}"
+        );
     }
 }

@@ -7,4 +7,15 @@ pub mod pure;
 
 pub mod engine;
 
+pub mod clock;
 pub mod config;
+pub mod telemetry;
+
+pub mod wire;
+
+pub mod admin;
+pub mod doors;
+
+pub mod cli;
+pub mod daemon;
+pub mod reload;

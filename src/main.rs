@@ -1,3 +1,7 @@
-//! The daemon.
+//! The command: see `cli.rs` for what it does, `daemon.rs` for what it runs.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate::cli::main()
+}

@@ -8,8 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit,
+};
+use metrics_exporter_prometheus::{
+    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
 
 use crate::engine::{Answer, Engine, Snapshot, Source, Stat};
 use crate::pure::Rule;
@@ -79,10 +83,12 @@ metrics! {
 }
 
 /// The buckets of the check's duration: a check takes microseconds, and what takes a millisecond is a fault.
-const CHECK_DURATION_BUCKETS: [f64; 11] =
-    [5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 1e-2];
+const CHECK_DURATION_BUCKETS: [f64; 11] = [
+    5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 1e-2,
+];
 
-static METADATA: Metadata<'static> = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+static METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
 /// Where everything is counted.
 pub struct Telemetry {
@@ -128,7 +134,10 @@ impl Telemetry {
             .set_buckets_for_metric(matcher, &CHECK_DURATION_BUCKETS)?
             .build_recorder();
         for metric in ALL {
-            let (name, help) = (KeyName::from_const_str(metric.name), SharedString::const_str(metric.help));
+            let (name, help) = (
+                KeyName::from_const_str(metric.name),
+                SharedString::const_str(metric.help),
+            );
             match metric.kind {
                 Kind::Counter => recorder.describe_counter(name, None, help),
                 Kind::Gauge => recorder.describe_gauge(name, None, help),
@@ -138,14 +147,18 @@ impl Telemetry {
         let telemetry = Self {
             handle: recorder.handle(),
             check_duration: recorder.register_histogram(&key(CHECK_DURATION, &[]), &METADATA),
-            requests_malformed: recorder.register_counter(&key(REQUESTS_MALFORMED, &["http"]), &METADATA),
+            requests_malformed: recorder
+                .register_counter(&key(REQUESTS_MALFORMED, &["http"]), &METADATA),
             unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
             unmatched_rule: recorder.register_counter(&key(UNMATCHED, &["rule"]), &METADATA),
             recorder,
-            board: ArcSwap::from_pointee(Board { version: 0, rules: Vec::new() }),
+            board: ArcSwap::from_pointee(Board {
+                version: 0,
+                rules: Vec::new(),
+            }),
         };
         for outcome in ["applied", "unchanged", "refused"] {
-            telemetry.counter(RELOADS, &[outcome]);
+            let _ = telemetry.counter(RELOADS, &[outcome]);
         }
         telemetry.rules_changed(rules);
         Ok(telemetry)
@@ -153,41 +166,61 @@ impl Telemetry {
 
     /// A counter of `metric` with these label values.
     pub fn counter(&self, metric: Metric, values: &[&str]) -> Counter {
-        self.recorder.register_counter(&key(metric, values), &METADATA)
+        self.recorder
+            .register_counter(&key(metric, values), &METADATA)
     }
 
     /// A gauge of `metric` with these label values.
     pub fn gauge(&self, metric: Metric, values: &[&str]) -> Gauge {
-        self.recorder.register_gauge(&key(metric, values), &METADATA)
+        self.recorder
+            .register_gauge(&key(metric, values), &METADATA)
     }
 
     /// Makes the handles of new rules. A rule that stays keeps its own.
     pub fn rules_changed(&self, snapshot: &Snapshot) {
         let before = self.board.load();
-        let known: HashMap<&str, &Arc<RuleMeter>> =
-            before.rules.iter().map(|meter| (meter.label.as_str(), meter)).collect();
+        let known: HashMap<&str, &Arc<RuleMeter>> = before
+            .rules
+            .iter()
+            .map(|meter| (meter.label.as_str(), meter))
+            .collect();
         let meter = |rule: &Rule| match known.get(rule.label.as_str()) {
             Some(meter) => Arc::clone(meter),
             None => Arc::new(self.meter(&rule.label)),
         };
         let rules = snapshot.rules().all().iter().map(meter).collect();
-        self.board.store(Arc::new(Board { version: snapshot.version(), rules }));
+        self.board.store(Arc::new(Board {
+            version: snapshot.version(),
+            rules,
+        }));
     }
 
     /// Counts a decided check.
-    pub fn decided(&self, answer: &Answer<'_>) {
+    pub fn decided(&self, answer: &Answer) {
         if answer.hits().is_empty() {
-            let unmatched = if answer.domain_known() { &self.unmatched_rule } else { &self.unmatched_domain };
+            let unmatched = if answer.domain_known() {
+                &self.unmatched_rule
+            } else {
+                &self.unmatched_domain
+            };
             unmatched.increment(1);
             return;
         }
         let board = self.board.load();
         for hit in answer.hits() {
             let rule = answer.rule(hit);
-            match board.rules.get(hit.rule).filter(|_| board.version == answer.version()) {
+            match board
+                .rules
+                .get(hit.rule)
+                .filter(|_| board.version == answer.version())
+            {
                 Some(meter) => meter.count(hit.standing.allowed, rule.spec.shadow, hit.source),
                 // The rules are being swapped: count under the same name, only not as fast.
-                None => self.meter(&rule.label).count(hit.standing.allowed, rule.spec.shadow, hit.source),
+                None => self.meter(&rule.label).count(
+                    hit.standing.allowed,
+                    rule.spec.shadow,
+                    hit.source,
+                ),
             }
             if rule.spec.limit.is_some()
                 && let Some(meter) = board.rules.get(hit.rule)
@@ -201,14 +234,19 @@ impl Telemetry {
     pub fn render(&self, engine: &Engine) -> String {
         let stats = engine.stats();
         self.gauge(KEYS, &[]).set(engine.keys_held() as f64);
-        for (reason, stat) in
-            [("settled", Stat::EvictedSettled), ("netted", Stat::EvictedNetted), ("in_use", Stat::EvictedInUse)]
-        {
+        for (reason, stat) in [
+            ("settled", Stat::EvictedSettled),
+            ("netted", Stat::EvictedNetted),
+            ("in_use", Stat::EvictedInUse),
+        ] {
             self.counter(EVICTED, &[reason]).absolute(stats.total(stat));
         }
-        self.counter(KEPT_OUT, &[]).absolute(stats.total(Stat::KeptOut));
-        self.counter(CELLS_LOST, &["evicted"]).absolute(stats.total(Stat::CellsLost));
-        self.counter(RACES, &[]).absolute(stats.total(Stat::KeptAfterRace));
+        self.counter(KEPT_OUT, &[])
+            .absolute(stats.total(Stat::KeptOut));
+        self.counter(CELLS_LOST, &["evicted"])
+            .absolute(stats.total(Stat::CellsLost));
+        self.counter(RACES, &[])
+            .absolute(stats.total(Stat::KeptAfterRace));
         for meter in &self.board.load().rules {
             if let Some(lowest) = meter.lowest.get() {
                 meter.remaining.set(lowest as f64);
@@ -230,7 +268,9 @@ impl Telemetry {
     }
 
     fn meter(&self, label: &str) -> RuleMeter {
-        let decided = |decision: &str, source: Source| self.counter(DECISIONS, &[label, decision, source.name()]);
+        let decided = |decision: &str, source: Source| {
+            self.counter(DECISIONS, &[label, decision, source.name()])
+        };
         RuleMeter {
             label: label.to_owned(),
             allowed: decided("allow", Source::Local),
@@ -279,12 +319,22 @@ impl Lowest {
     }
 
     fn get(&self) -> Option<u64> {
-        let lowest = self.0[0].load(Ordering::Relaxed).min(self.0[1].load(Ordering::Relaxed));
+        let lowest = self.0[0]
+            .load(Ordering::Relaxed)
+            .min(self.0[1].load(Ordering::Relaxed));
         (lowest != u64::MAX).then_some(lowest)
     }
 }
 
 fn key(metric: Metric, values: &[&str]) -> Key {
     let label = |(name, value): (&&'static str, &&str)| Label::new(*name, (*value).to_owned());
-    Key::from_parts(metric.name, metric.labels.iter().zip(values).map(label).collect::<Vec<_>>())
+    Key::from_parts(
+        metric.name,
+        metric
+            .labels
+            .iter()
+            .zip(values)
+            .map(label)
+            .collect::<Vec<_>>(),
+    )
 }

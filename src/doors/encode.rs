@@ -1,13 +1,15 @@
 //! An answer into headers and a body. What is said here is the contract with clients.
 
 use bytes::Bytes;
+use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
-use http_body_util::Full;
 use serde::{Serialize, Serializer};
 
+use crate::config::HeaderStyle;
 use crate::engine::{Answer, Hit};
 use crate::pure::{Check, Limit, Moment, Span};
+use crate::wire::Reply;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -20,12 +22,22 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// Which headers an answer carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyles {
-    /// `RateLimit` and `RateLimit-Policy`.
-    pub draft_11: bool,
-    /// `X-RateLimit-*`.
-    pub legacy: bool,
-    /// `X-RateLimit-Reset` as a Unix time instead of the seconds left.
-    pub legacy_epoch: bool,
+    draft_11: bool,
+    legacy: bool,
+    /// The reset as a Unix time instead of the seconds left.
+    epoch: bool,
+}
+
+impl HeaderStyles {
+    /// The styles of this list.
+    pub fn new(styles: &[HeaderStyle]) -> Self {
+        let epoch = styles.contains(&HeaderStyle::LegacyEpoch);
+        Self {
+            draft_11: styles.contains(&HeaderStyle::Draft11),
+            legacy: epoch || styles.contains(&HeaderStyle::Legacy),
+            epoch,
+        }
+    }
 }
 
 /// How an answer is to be told.
@@ -40,7 +52,7 @@ pub struct Telling {
 }
 
 /// The response to a check.
-pub fn response(check: &Check<'_>, answer: &Answer<'_>, telling: Telling) -> Response<Full<Bytes>> {
+pub fn response(check: &Check<'_>, answer: &Answer, telling: Telling) -> Reply {
     let mut body = Vec::with_capacity(512);
     // Writing into memory does not fail, and nothing in the body refuses to be written.
     let _ = serde_json::to_writer(&mut body, &Body::new(check, answer));
@@ -57,9 +69,12 @@ pub fn response(check: &Check<'_>, answer: &Answer<'_>, telling: Telling) -> Res
     response
 }
 
-fn add_headers(headers: &mut HeaderMap, answer: &Answer<'_>, hit: &Hit, telling: Telling) {
+fn add_headers(headers: &mut HeaderMap, answer: &Answer, hit: &Hit, telling: Telling) {
     let standing = &hit.standing;
-    let retry_after = standing.retry_after.filter(|_| !answer.allowed()).map(|wait| wait.seconds_up().max(1));
+    let retry_after = standing
+        .retry_after
+        .filter(|_| !answer.allowed())
+        .map(|wait| wait.seconds_up().max(1));
     if telling.styles.draft_11 {
         // The effective window: what is left lasts until the bucket is full, and nothing is left until the retry.
         let window = retry_after.unwrap_or_else(|| standing.reset_after.seconds_up());
@@ -72,9 +87,9 @@ fn add_headers(headers: &mut HeaderMap, answer: &Answer<'_>, hit: &Hit, telling:
         write_parameter(&mut item, b";t=", window);
         insert(headers, RATELIMIT, item);
     }
-    if telling.styles.legacy || telling.styles.legacy_epoch {
+    if telling.styles.legacy {
         let limit = answer.limit(hit).map_or(0, Limit::requests);
-        let reset = match telling.styles.legacy_epoch {
+        let reset = match telling.styles.epoch {
             true => telling.moment.unix.plus(standing.reset_after).seconds_up(),
             false => standing.reset_after.seconds_up(),
         };
@@ -84,18 +99,25 @@ fn add_headers(headers: &mut HeaderMap, answer: &Answer<'_>, hit: &Hit, telling:
     }
     if let Some(seconds) = retry_after {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
-        if telling.styles.legacy || telling.styles.legacy_epoch {
+        if telling.styles.legacy {
             headers.insert(X_RETRY_AFTER, HeaderValue::from(seconds));
         }
     }
 }
 
 /// Every limit that was met, once each.
-fn policies(answer: &Answer<'_>) -> Option<HeaderValue> {
+fn policies(answer: &Answer) -> Option<HeaderValue> {
     let mut list = Vec::with_capacity(64);
     for (index, hit) in answer.hits().iter().enumerate() {
-        let Some(limit) = answer.limit(hit) else { continue };
-        if answer.hits().iter().take(index).any(|earlier| earlier.rule == hit.rule) {
+        let Some(limit) = answer.limit(hit) else {
+            continue;
+        };
+        if answer
+            .hits()
+            .iter()
+            .take(index)
+            .any(|earlier| earlier.rule == hit.rule)
+        {
             continue;
         }
         if !list.is_empty() {
@@ -155,7 +177,7 @@ impl Code {
 }
 
 impl<'a> Body<'a> {
-    fn new(check: &'a Check<'a>, answer: &'a Answer<'a>) -> Self {
+    fn new(check: &'a Check<'a>, answer: &'a Answer) -> Self {
         let denial = || {
             let hit = answer.decisive().filter(|hit| answer.denies(hit))?;
             Some(Denial::new(check, answer, hit))
@@ -171,13 +193,15 @@ impl<'a> Body<'a> {
 /// One status per descriptor, in order.
 struct Statuses<'a> {
     check: &'a Check<'a>,
-    answer: &'a Answer<'a>,
+    answer: &'a Answer,
 }
 
 impl Serialize for Statuses<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq((0..self.check.descriptors.len()).map(|descriptor| {
-            self.answer.hit_of(descriptor).map_or_else(Status::unmatched, |hit| Status::new(self.answer, hit))
+            self.answer
+                .hit_of(descriptor)
+                .map_or_else(Status::unmatched, |hit| Status::new(self.answer, hit))
         }))
     }
 }
@@ -219,7 +243,7 @@ impl<'a> Status<'a> {
         }
     }
 
-    fn new(answer: &'a Answer<'a>, hit: &Hit) -> Self {
+    fn new(answer: &'a Answer, hit: &Hit) -> Self {
         let rule = answer.rule(hit);
         let standing = hit.standing;
         Self {
@@ -228,8 +252,13 @@ impl<'a> Status<'a> {
             current_limit: rule.spec.limit.as_ref().map(CurrentLimit::new),
             limit_remaining: Some(standing.remaining.get()),
             duration_until_reset: rule.spec.limit.map(|_| Duration(standing.reset_after)),
-            retry_after: standing.retry_after.filter(|_| !rule.spec.shadow).map(Duration),
-            delay: Some(standing.delay).filter(|delay| *delay > Span::ZERO).map(Duration),
+            retry_after: standing
+                .retry_after
+                .filter(|_| !rule.spec.shadow)
+                .map(Duration),
+            delay: Some(standing.delay)
+                .filter(|delay| *delay > Span::ZERO)
+                .map(Duration),
             source: Some(hit.source.name()),
             // A shadow rule that would have denied says so.
             shadow: rule.spec.shadow && !standing.allowed,
@@ -255,12 +284,13 @@ impl CurrentLimit {
     }
 }
 
-/// A length of time as protobuf's JSON has it.
+/// A length of time as protobuf's JSON has it, rounded up to the millisecond: who waits that long has waited enough.
 struct Duration(Span);
 
 impl Serialize for Duration {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
+        let millis = self.0.get().div_ceil(1_000_000);
+        serializer.collect_str(&Span::nanos(millis.saturating_mul(1_000_000)))
     }
 }
 
@@ -276,10 +306,13 @@ struct Denial<'a> {
 }
 
 impl<'a> Denial<'a> {
-    fn new(check: &'a Check<'a>, answer: &'a Answer<'a>, hit: &Hit) -> Self {
+    fn new(check: &'a Check<'a>, answer: &'a Answer, hit: &Hit) -> Self {
         let label = &answer.rule(hit).label;
         let limit = answer.limit(hit);
-        let retry_after = hit.standing.retry_after.map(|wait| wait.seconds_up().max(1));
+        let retry_after = hit
+            .standing
+            .retry_after
+            .map(|wait| wait.seconds_up().max(1));
         let advice = match retry_after {
             Some(1) => "retry after 1 second".to_owned(),
             Some(seconds) => format!("retry after {seconds} seconds"),
@@ -294,7 +327,10 @@ impl<'a> Denial<'a> {
             retry_after,
             limit: limit.map_or(0, Limit::requests),
             window: limit.map(Limit::window_text).unwrap_or_default(),
-            scope: Scope { check, descriptor: hit.descriptor },
+            scope: Scope {
+                check,
+                descriptor: hit.descriptor,
+            },
         }
     }
 }
@@ -307,7 +343,11 @@ struct Scope<'a> {
 
 impl std::fmt::Display for Scope<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let entries = self.check.descriptors.get(self.descriptor).map_or(&[][..], |descriptor| descriptor.entries);
+        let entries = self
+            .check
+            .descriptors
+            .get(self.descriptor)
+            .map_or(&[][..], |descriptor| descriptor.entries);
         for (index, entry) in entries.iter().enumerate() {
             let separator = if index > 0 { ":" } else { "" };
             write!(f, "{separator}{}:{}", entry.key, entry.value)?;

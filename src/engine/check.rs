@@ -45,6 +45,8 @@ struct Asked<'a> {
     limit: &'a Limit,
     name: u128,
     moment: Moment,
+    /// Of the rules it is decided by.
+    version: u64,
 }
 
 impl Asked<'_> {
@@ -121,6 +123,7 @@ impl Engine {
                 limit,
                 name: state.key.name_of(key),
                 moment,
+                version: snapshot.version(),
             };
             if !rule.spec.algorithm.is_windowed() {
                 let key = self.table.key(asked.name, state.variant);
@@ -134,7 +137,7 @@ impl Engine {
                     return Some(standing);
                 }
             }
-            if let Ok(admission) = self.admit(&snapshot, &asked, cost) {
+            if let Ok(admission) = self.admit(&asked, cost) {
                 self.report_admission(&asked, &admission, cost);
                 return Some(admission.standing);
             }
@@ -148,7 +151,7 @@ impl Engine {
                 let Some(asked) = asked(snapshot, hit, moment) else {
                     return Ok(true);
                 };
-                let admission = self.admit(snapshot, &asked, hit.cost)?;
+                let admission = self.admit(&asked, hit.cost)?;
                 self.report_admission(&asked, &admission, hit.cost);
                 hit.set(&admission);
             }
@@ -188,7 +191,7 @@ impl Engine {
             let Some(asked) = asked(snapshot, hit, moment) else {
                 continue;
             };
-            let admission = match self.admit(snapshot, &asked, hit.cost) {
+            let admission = match self.admit(&asked, hit.cost) {
                 Ok(admission) => admission,
                 Err(stale) => {
                     self.give_back(hits, &admitted);
@@ -235,12 +238,7 @@ impl Engine {
     }
 
     /// Takes `cost` cells of the key if they are there.
-    fn admit<'a>(
-        &'a self,
-        snapshot: &Snapshot,
-        asked: &Asked<'_>,
-        cost: Cells,
-    ) -> Result<Admission<'a>, Stale> {
+    fn admit<'a>(&'a self, asked: &Asked<'_>, cost: Cells) -> Result<Admission<'a>, Stale> {
         if asked.rule.spec.algorithm.is_windowed() {
             return Ok(self.admit_window(asked, cost));
         }
@@ -263,7 +261,7 @@ impl Engine {
                     trace,
                 })
             }
-            Touched::Missing => self.admit_new(snapshot, asked, &key, cost),
+            Touched::Missing => self.admit_new(asked, &key, cost),
         }
     }
 
@@ -271,7 +269,6 @@ impl Engine {
     #[cold]
     fn admit_new<'a>(
         &'a self,
-        snapshot: &Snapshot,
         asked: &Asked<'_>,
         key: &TableKey,
         cost: Cells,
@@ -279,9 +276,9 @@ impl Engine {
         let permit = self.table.permit(key);
         if self.table.tat(key).is_some() {
             drop(permit);
-            return self.admit(snapshot, asked, cost); // another thread let it enter first
+            return self.admit(asked, cost); // another thread let it enter first
         }
-        if self.version() != snapshot.version() {
+        if self.version() != asked.version {
             return Err(Stale);
         }
         let now = asked.moment.now;
@@ -478,6 +475,7 @@ fn asked<'a>(snapshot: &'a Snapshot, hit: &Hit, moment: Moment) -> Option<Asked<
         limit,
         name: hit.name,
         moment,
+        version: snapshot.version(),
     })
 }
 

@@ -140,6 +140,7 @@ pub struct Rule {
     pub label: String,
     /// What it is called in headers: its name, or its label.
     pub policy: String,
+    domain: String,
     place: Vec<u8>,
     steps: Vec<Step>,
 }
@@ -176,8 +177,14 @@ impl Rule {
             label,
             policy,
             place,
+            domain: domain.to_owned(),
             steps: steps.to_vec(),
         }
+    }
+
+    /// The domain it belongs to.
+    pub fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// Where it stands and its name, in bytes that no other rule has. Its limit is no part of it: under another limit
@@ -202,10 +209,9 @@ impl Rule {
 
     /// The label with every value spelled out: `api/remote_address=192.0.2.7`.
     pub fn label_with_values(&self) -> String {
-        let domain = self.label.split('/').next().unwrap_or_default();
         self.steps
             .iter()
-            .fold(domain.to_owned(), |mut label, step| {
+            .fold(self.domain.clone(), |mut label, step| {
                 label.push('/');
                 label.push_str(&step.key);
                 if let Some(value) = &step.value {

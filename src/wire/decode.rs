@@ -69,15 +69,28 @@ pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
 
 /// The check in a query: one descriptor, entries in the order of the query.
 pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
-    let mut asked =
-        Asked { domain: Cow::Borrowed(""), hits_addend: 0, peek: false, descriptors: SmallVec::new(), deny_status: None };
+    let mut asked = Asked {
+        domain: Cow::Borrowed(""),
+        hits_addend: 0,
+        peek: false,
+        descriptors: SmallVec::new(),
+        deny_status: None,
+    };
     let mut entries: SmallVec<[AskedEntry<'_>; 4]> = SmallVec::new();
     let mut reserved: SmallVec<[&str; 4]> = SmallVec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()).take(ENTRIES_MAX + 5) {
+    for pair in query
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .take(ENTRIES_MAX + 5)
+    {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (key, value) = (decoded(key)?, decoded(value)?);
-        let name = ["domain", "hits_addend", "peek", "deny_status"].into_iter().find(|name| *name == key);
-        if entries.iter().any(|entry| entry.key == key) || name.is_some_and(|name| reserved.contains(&name)) {
+        let name = ["domain", "hits_addend", "peek", "deny_status"]
+            .into_iter()
+            .find(|name| *name == key);
+        if entries.iter().any(|entry| entry.key == key)
+            || name.is_some_and(|name| reserved.contains(&name))
+        {
             return Err(Malformed(format!("{key}: given twice, must be given once")));
         }
         reserved.extend(name);
@@ -90,9 +103,14 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
         }
     }
     if entries.is_empty() {
-        return Err(Malformed("no entry given: add one as key=value, in the order of the rules".to_owned()));
+        return Err(Malformed(
+            "no entry given: add one as key=value, in the order of the rules".to_owned(),
+        ));
     }
-    asked.descriptors.push(AskedDescriptor { entries, hits_addend: None });
+    asked.descriptors.push(AskedDescriptor {
+        entries,
+        hits_addend: None,
+    });
     Ok(asked)
 }
 
@@ -102,40 +120,61 @@ fn decoded(text: &str) -> Result<Cow<'_, str>, Malformed> {
         // As forms are encoded: a plus is a space, a real one comes as %2B.
         true => {
             let spaced = text.replace('+', " ");
-            Ok(Cow::Owned(percent_decode_str(&spaced).decode_utf8().map_err(malformed)?.into_owned()))
+            Ok(Cow::Owned(
+                percent_decode_str(&spaced)
+                    .decode_utf8()
+                    .map_err(malformed)?
+                    .into_owned(),
+            ))
         }
         false => percent_decode_str(text).decode_utf8().map_err(malformed),
     }
 }
 
 fn number(name: &str, value: &str) -> Result<u64, Malformed> {
-    value.parse().map_err(|_| Malformed(format!("{name}: must be a whole number from 0 to {}, is {value:?}", u64::MAX)))
+    value.parse().map_err(|_| {
+        Malformed(format!(
+            "{name}: must be a whole number from 0 to {}, is {value:?}",
+            u64::MAX
+        ))
+    })
 }
 
 fn flag(value: &str) -> Result<bool, Malformed> {
     match value {
         "" | "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
-        _ => Err(Malformed(format!("peek: must be true or false, is {value:?}"))),
+        _ => Err(Malformed(format!(
+            "peek: must be true or false, is {value:?}"
+        ))),
     }
 }
 
 fn status(value: &str) -> Result<u16, Malformed> {
     match value.parse() {
         Ok(status @ 400..=599) => Ok(status),
-        Ok(_) | Err(_) => Err(Malformed(format!("deny_status: must be a status from 400 to 599, is {value:?}"))),
+        Ok(_) | Err(_) => Err(Malformed(format!(
+            "deny_status: must be a status from 400 to 599, is {value:?}"
+        ))),
     }
 }
 
 impl Asked<'_> {
     /// Hands the check to `then`, once it is within the bounds.
-    pub fn check<R>(&self, key_bytes_max: usize, then: impl FnOnce(&Check<'_>) -> R) -> Result<R, Malformed> {
+    pub fn check<R>(
+        &self,
+        key_bytes_max: usize,
+        then: impl FnOnce(&Check<'_>) -> R,
+    ) -> Result<R, Malformed> {
         self.bounded(key_bytes_max)?;
         let entries: SmallVec<[Entry<'_>; 8]> = self
             .descriptors
             .iter()
             .flat_map(|descriptor| &descriptor.entries)
-            .map(|entry| Entry { key: &entry.key, value: &entry.value })
+            .map(|entry| Entry {
+                key: &entry.key,
+                value: &entry.value,
+            })
             .collect();
         let mut rest = entries.as_slice();
         let descriptors: SmallVec<[Descriptor<'_>; 4]> = self
@@ -144,7 +183,10 @@ impl Asked<'_> {
             .map(|descriptor| {
                 let (entries, after) = rest.split_at(descriptor.entries.len());
                 rest = after;
-                Descriptor { entries, cost: descriptor.hits_addend.map(Cells::new) }
+                Descriptor {
+                    entries,
+                    cost: descriptor.hits_addend.map(Cells::new),
+                }
             })
             .collect();
         Ok(then(&Check {
@@ -156,17 +198,29 @@ impl Asked<'_> {
     }
 
     fn bounded(&self, key_bytes_max: usize) -> Result<(), Malformed> {
-        within(&self.domain, 1, key_bytes_max).map_err(|wrong| Malformed(format!("domain: {wrong}")))?;
+        within(&self.domain, 1, key_bytes_max)
+            .map_err(|wrong| Malformed(format!("domain: {wrong}")))?;
         if !(1..=DESCRIPTORS_MAX).contains(&self.descriptors.len()) {
-            return Err(Malformed(format!("descriptors: must be 1 to {DESCRIPTORS_MAX}, are {}", self.descriptors.len())));
+            return Err(Malformed(format!(
+                "descriptors: must be 1 to {DESCRIPTORS_MAX}, are {}",
+                self.descriptors.len()
+            )));
         }
         for (index, descriptor) in self.descriptors.iter().enumerate() {
             let count = descriptor.entries.len();
             if !(1..=ENTRIES_MAX).contains(&count) {
-                return Err(Malformed(format!("descriptors[{index}].entries: must be 1 to {ENTRIES_MAX}, are {count}")));
+                return Err(Malformed(format!(
+                    "descriptors[{index}].entries: must be 1 to {ENTRIES_MAX}, are {count}"
+                )));
             }
             for (nth, entry) in descriptor.entries.iter().enumerate() {
-                let part = |name| move |wrong| Malformed(format!("descriptors[{index}].entries[{nth}].{name}: {wrong}"));
+                let part = |name| {
+                    move |wrong| {
+                        Malformed(format!(
+                            "descriptors[{index}].entries[{nth}].{name}: {wrong}"
+                        ))
+                    }
+                };
                 within(&entry.key, 1, key_bytes_max).map_err(part("key"))?;
                 within(&entry.value, 0, key_bytes_max).map_err(part("value"))?;
             }
@@ -178,7 +232,9 @@ impl Asked<'_> {
 fn within(text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
     match text.len() {
         length if length < bytes_min => Err("must not be empty".to_owned()),
-        length if length > bytes_max => Err(format!("must be at most {bytes_max} bytes, is {length}")),
+        length if length > bytes_max => {
+            Err(format!("must be at most {bytes_max} bytes, is {length}"))
+        }
         _ => Ok(()),
     }
 }

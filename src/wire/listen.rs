@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::{Counter, Gauge};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
+use super::Reply;
 use crate::config::Address;
 
 /// How long a client may take to send the head of a request, and how long a connection may idle between requests.
@@ -34,7 +35,8 @@ const HEADERS_MAX: usize = 64;
 /// How long to wait before accepting again when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a connection beyond the bound is told.
-const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\n\
+const BUSY: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\n\
     retry-after: 1\r\nconnection: close\r\n\r\n\
     {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"connections_max are open\"}}\n\n";
 
@@ -78,9 +80,14 @@ pub enum Listener {
 impl Listener {
     /// Binds `address`. A Unix socket gets `unix_mode`.
     pub async fn bind(address: &Address, unix_mode: u32) -> Result<Self, BindError> {
-        let failed = |source| BindError::Io { address: address.to_string(), source };
+        let failed = |source| BindError::Io {
+            address: address.to_string(),
+            source,
+        };
         match address {
-            Address::Tcp(address) => Ok(Self::Tcp(TcpListener::bind(address).await.map_err(failed)?)),
+            Address::Tcp(address) => {
+                Ok(Self::Tcp(TcpListener::bind(address).await.map_err(failed)?))
+            }
             Address::Unix(path) => {
                 vacate(address, path).await?;
                 let (listener, file) = bind_unix(path, unix_mode).map_err(failed)?;
@@ -92,7 +99,9 @@ impl Listener {
     /// Where it listens: with the port the system chose, if it was asked to.
     pub fn address(&self) -> Address {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map_or_else(|_| Address::Unix(PathBuf::new()), Address::Tcp),
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|_| Address::Unix(PathBuf::new()), Address::Tcp),
             Self::Unix(_, file) => Address::Unix(file.path.clone()),
         }
     }
@@ -116,11 +125,19 @@ impl Drop for SocketFile {
 
 /// Makes sure that nothing but a socket nobody listens on is at `path`.
 async fn vacate(address: &Address, path: &Path) -> Result<(), BindError> {
-    let occupied = |what| BindError::Occupied { address: address.to_string(), what };
+    let occupied = |what| BindError::Occupied {
+        address: address.to_string(),
+        what,
+    };
     let kind = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(BindError::Io { address: address.to_string(), source }),
+        Err(source) => {
+            return Err(BindError::Io {
+                address: address.to_string(),
+                source,
+            });
+        }
     };
     match () {
         () if kind.is_symlink() => Err(occupied("symbolic link")),
@@ -129,8 +146,13 @@ async fn vacate(address: &Address, path: &Path) -> Result<(), BindError> {
         () => match UnixStream::connect(path).await {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(source) => Err(BindError::Io { address: address.to_string(), source }),
-            Ok(_) => Err(BindError::Live { address: address.to_string() }),
+            Err(source) => Err(BindError::Io {
+                address: address.to_string(),
+                source,
+            }),
+            Ok(_) => Err(BindError::Live {
+                address: address.to_string(),
+            }),
         },
     }
 }
@@ -146,7 +168,13 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
         .and_then(|()| fs::rename(&hidden, path))
         .and_then(|()| fs::symlink_metadata(path));
     match placed {
-        Ok(metadata) => Ok((listener, SocketFile { path: path.to_owned(), inode: metadata.ino() })),
+        Ok(metadata) => Ok((
+            listener,
+            SocketFile {
+                path: path.to_owned(),
+                inode: metadata.ino(),
+            },
+        )),
         Err(error) => {
             let _ = fs::remove_file(&hidden);
             Err(error)
@@ -173,7 +201,13 @@ impl Drain {
     pub fn new() -> (DrainSwitch, Self) {
         let begun = Arc::new(AtomicBool::new(false));
         let (tell, told) = watch::channel(());
-        (DrainSwitch { begun: Arc::clone(&begun), tell }, Self { begun, told })
+        (
+            DrainSwitch {
+                begun: Arc::clone(&begun),
+                tell,
+            },
+            Self { begun, told },
+        )
     }
 
     fn has_begun(&self) -> bool {
@@ -211,7 +245,7 @@ impl Door {
     /// Accepts on `listener` until the drain begins, and serves HTTP/1.1 on each connection with a service of its own.
     pub async fn serve<S>(mut self, listener: Listener, service: S)
     where
-        S: Service<Request<Incoming>, Response = Response<http_body_util::Full<bytes::Bytes>>> + Clone + Send + 'static,
+        S: Service<Request<Incoming>, Response = Reply> + Clone + Send + 'static,
         S::Future: Send + 'static,
         S::Error: std::error::Error + Send + Sync + 'static,
     {
@@ -223,10 +257,20 @@ impl Door {
             };
             match (accepted, Arc::clone(&self.permits).try_acquire_owned()) {
                 (Ok(Stream::Tcp(stream)), Ok(permit)) => {
-                    tokio::spawn(connection(stream, service.clone(), drain, self.held(permit)));
+                    tokio::spawn(connection(
+                        stream,
+                        service.clone(),
+                        drain,
+                        self.held(permit),
+                    ));
                 }
                 (Ok(Stream::Unix(stream)), Ok(permit)) => {
-                    tokio::spawn(connection(stream, service.clone(), drain, self.held(permit)));
+                    tokio::spawn(connection(
+                        stream,
+                        service.clone(),
+                        drain,
+                        self.held(permit),
+                    ));
                 }
                 (Ok(stream), Err(_)) => {
                     self.refused.increment(1);
@@ -243,7 +287,10 @@ impl Door {
 
     fn held(&self, permit: OwnedSemaphorePermit) -> Held {
         self.open.increment(1);
-        Held { _permit: permit, open: self.open.clone() }
+        Held {
+            _permit: permit,
+            open: self.open.clone(),
+        }
     }
 }
 
@@ -289,7 +336,7 @@ async fn accept(listener: &Listener) -> io::Result<Stream> {
 async fn connection<T, S>(stream: T, service: S, mut drain: Drain, held: Held)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<http_body_util::Full<bytes::Bytes>>>,
+    S: Service<Request<Incoming>, Response = Reply>,
     S::Error: std::error::Error + Send + Sync + 'static,
 {
     let mut served = pin!(

@@ -1,0 +1,97 @@
+//! `/metrics`, `/livez`, `/readyz`, `/healthcheck`: read-only, safe to expose to the pod network.
+//!
+//! Readiness never depends on the store: a pod without one still limits.
+
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::future::{Ready, ready};
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::service::Service;
+use hyper::{Method, Request, StatusCode};
+
+use super::status::Status;
+use crate::engine::Engine;
+use crate::telemetry::Telemetry;
+use crate::wire::{Reply, refusal, reply};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The service of the metrics listener.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// Whose figures.
+    pub engine: Arc<Engine>,
+    /// The figures.
+    pub telemetry: Arc<Telemetry>,
+    /// How it is.
+    pub status: Arc<Status>,
+}
+
+impl Service<Request<Incoming>> for Health {
+    type Response = Reply;
+    type Error = Infallible;
+    type Future = Ready<Result<Reply, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        ready(Ok(self.answer(&request)))
+    }
+}
+
+impl Health {
+    fn answer(&self, request: &Request<Incoming>) -> Reply {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return refusal(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "METHOD_NOT_ALLOWED",
+                "ask with GET",
+            );
+        }
+        match request.uri().path() {
+            "/metrics" => reply(
+                StatusCode::OK,
+                PROMETHEUS,
+                self.telemetry.render(&self.engine),
+            ),
+            "/livez" => reply(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/readyz" | "/healthcheck" => {
+                self.readiness(request.uri().query().is_some_and(is_verbose))
+            }
+            _ => refusal(
+                StatusCode::NOT_FOUND,
+                "NOT_FOUND",
+                "there are /metrics, /livez, /readyz and /healthcheck",
+            ),
+        }
+    }
+
+    fn readiness(&self, verbose: bool) -> Reply {
+        let (status, word) = match self.status.is_ready() {
+            true => (StatusCode::OK, "ok"),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+        };
+        let mut text = format!("{word}\n");
+        if verbose {
+            let configuration = self.status.configuration();
+            let rules = self.engine.snapshot().rules().all().len();
+            // Writing into a string does not fail.
+            let _ = writeln!(
+                text,
+                "rules: {rules}, configuration version {}",
+                configuration.version
+            );
+            for fault in &configuration.faults {
+                let _ = writeln!(text, "last reload refused: {fault}");
+            }
+        }
+        reply(status, TEXT, text)
+    }
+}
+
+fn is_verbose(query: &str) -> bool {
+    query
+        .split('&')
+        .any(|pair| pair == "verbose" || pair.starts_with("verbose="))
+}

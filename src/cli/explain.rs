@@ -1,0 +1,148 @@
+//! `tidegate explain`: which rule, key and limit, and why. Reads the configuration; asks nobody.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{BAD_CONFIGURATION, Pair, loaded, variable};
+use crate::engine::{Engine, FleetKey, Setup};
+use crate::pure::rule::{Matching, Step};
+use crate::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
+
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The domain of the check
+    domain: String,
+    /// Its entries, in order
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<Pair>,
+    /// The configuration file
+    #[arg(
+        long,
+        env = "TIDEGATE_CONFIG",
+        value_name = "FILE",
+        default_value = "sidecar.yaml"
+    )]
+    config: PathBuf,
+}
+
+impl Explain {
+    /// Prints what would happen.
+    pub fn run(&self) -> ExitCode {
+        let Some(config) = loaded(&self.config, &(Box::new(variable) as _)) else {
+            return ExitCode::from(BAD_CONFIGURATION);
+        };
+        let Some(matching) = config.rules.matching(&self.domain) else {
+            println!(
+                "allowed: no domain {:?} is configured, and what is not limited passes",
+                self.domain
+            );
+            return ExitCode::SUCCESS;
+        };
+        let setup = Setup {
+            keys_max: 16,
+            fleet: FleetKey::derived(b"tidegate"),
+            seeds: [0, 0],
+            reporting: false,
+        };
+        let engine = Engine::new(setup, config.rules);
+        let entries: Vec<Entry<'_>> = self
+            .entries
+            .iter()
+            .map(|pair| Entry {
+                key: &pair.key,
+                value: &pair.value,
+            })
+            .collect();
+        let descriptors = [Descriptor {
+            entries: &entries,
+            cost: None,
+        }];
+        let check = Check {
+            domain: &self.domain,
+            descriptors: &descriptors,
+            cost: Cells::ONE,
+            peek: true,
+        };
+        let answer = engine.check(&check, Moment::at(1));
+        if answer.hits().is_empty() {
+            println!(
+                "allowed: no rule of {:?} is reached with these entries",
+                self.domain
+            );
+            println!("why: {}", why_not(matching));
+        }
+        for hit in answer.hits() {
+            explain(answer.rule(hit), hit.name);
+        }
+        ExitCode::SUCCESS
+    }
+}
+
+fn explain(rule: &Rule, name: u128) {
+    println!("rule: {}", rule.label);
+    match &rule.spec.limit {
+        Some(limit) => {
+            println!("limit: {limit}, {}", rule.spec.algorithm.name());
+            if !rule.spec.algorithm.is_windowed() {
+                println!(
+                    "burst: {} at once, then one every {}",
+                    limit.burst(),
+                    limit.interval()
+                );
+            }
+        }
+        None => println!("limit: none, it always allows"),
+    }
+    println!("key: {name:032x}");
+    println!(
+        "why: {}",
+        rule.steps()
+            .iter()
+            .map(reason)
+            .collect::<Vec<_>>()
+            .join(", then ")
+    );
+    for (holds, what) in [
+        (rule.spec.shadow, "shadow_mode: it counts and never denies"),
+        (
+            rule.spec.quota,
+            "quota_mode: it denies only if every quota rule of the check does",
+        ),
+        (
+            rule.spec.count_rejected,
+            "count_rejected: denied checks are counted too",
+        ),
+    ] {
+        if holds {
+            println!("{what}");
+        }
+    }
+}
+
+fn reason(step: &Step) -> String {
+    match &step.value {
+        Some(value) if value.contains('*') && step.shared => {
+            format!(
+                "{} matches {value:?} and all such values share one key",
+                step.key
+            )
+        }
+        Some(value) if value.contains('*') => format!("{} matches {value:?}", step.key),
+        Some(value) => format!("{} is {value:?}", step.key),
+        None => format!(
+            "{} has any other value, each with a key of its own",
+            step.key
+        ),
+    }
+}
+
+const fn why_not(matching: Matching) -> &'static str {
+    match matching {
+        Matching::Specific => {
+            "a rule must be reached with all entries, in their order (see `match: path` for every rule on the way)"
+        }
+        Matching::Path => "no rule stands on the way of these entries, in their order",
+    }
+}

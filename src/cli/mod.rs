@@ -1,0 +1,252 @@
+//! The command line: `run` (the default), `validate`, `check`, `explain`.
+//!
+//! Exit status: 0 stopped on request, allowed or sound; 1 denied or failed; 2 could not ask; 64 bad command line;
+//! 78 bad configuration.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command answers on its standard streams"
+)]
+
+mod ask;
+mod explain;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+use crate::config::{self, Config, LogFormat, LogLevel};
+use crate::daemon;
+use crate::reload::Variables;
+
+const FAILED: u8 = 1;
+const BAD_COMMAND_LINE: u8 = 64;
+const BAD_CONFIGURATION: u8 = 78;
+
+/// A rate-limit sidecar: decides locally, holds one limit for the whole fleet
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Example: tidegate --config sidecar.yaml\n\n\
+    Exit status: 0 stopped on request, 64 bad command line, 78 bad configuration, 1 otherwise."
+)]
+struct Command {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run the sidecar (the default)
+    #[command(
+        after_help = "Example: tidegate run --config sidecar.yaml --log-level debug\n\n\
+        SIGTERM drains and ends it, SIGHUP reads the configuration again."
+    )]
+    Run(Run),
+    /// Check configuration files, print every fault, and exit
+    #[command(after_help = "Example: tidegate validate sidecar.yaml\n\n\
+        Exit status: 0 all are sound (warnings are printed), 78 a fault was found.")]
+    Validate {
+        /// The files: sidecar.yaml, or a rules file of envoyproxy/ratelimit
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Ask a running sidecar whether something may pass
+    #[command(
+        after_help = "Example: tidegate check api_platform api_key=abc123 --cost 2\n\n\
+        Exit status: 0 allowed, 1 denied, 2 could not ask."
+    )]
+    Check(ask::Check),
+    /// Say which rule a check meets, under which key and limit, and why
+    #[command(
+        after_help = "Example: tidegate explain api_platform api_key=abc123 --config sidecar.yaml"
+    )]
+    Explain(explain::Explain),
+}
+
+#[derive(Clone, Debug, Args)]
+struct Run {
+    /// The configuration file
+    #[arg(
+        long,
+        env = "TIDEGATE_CONFIG",
+        value_name = "FILE",
+        default_value = "sidecar.yaml"
+    )]
+    config: PathBuf,
+    /// What to log: trace, debug, info, warn, error or off
+    #[arg(long, value_name = "LEVEL", help_heading = "Override the file")]
+    log_level: Option<String>,
+    /// How to log: text or json
+    #[arg(long, value_name = "FORMAT", help_heading = "Override the file")]
+    log_format: Option<String>,
+    /// What this pod calls itself
+    #[arg(long, value_name = "ID", help_heading = "Override the file")]
+    pod_id: Option<String>,
+    /// Where to listen for checks: host:port or unix:path, comma separated
+    #[arg(long, value_name = "ADDRESSES", help_heading = "Override the file")]
+    listen_http: Option<String>,
+    /// Where to listen for metrics and health
+    #[arg(long, value_name = "ADDRESSES", help_heading = "Override the file")]
+    listen_metrics: Option<String>,
+    /// Where to listen for the admin API
+    #[arg(long, value_name = "ADDRESSES", help_heading = "Override the file")]
+    listen_admin: Option<String>,
+}
+
+impl Run {
+    /// Variables for the configuration: a flag beats the environment.
+    fn variables(&self) -> Variables {
+        let flags = [
+            ("TIDEGATE_LOG_LEVEL", self.log_level.clone()),
+            ("TIDEGATE_LOG_FORMAT", self.log_format.clone()),
+            ("TIDEGATE_POD_ID", self.pod_id.clone()),
+            ("TIDEGATE_LISTEN_HTTP", self.listen_http.clone()),
+            ("TIDEGATE_LISTEN_METRICS", self.listen_metrics.clone()),
+            ("TIDEGATE_LISTEN_ADMIN", self.listen_admin.clone()),
+        ];
+        Box::new(move |name| {
+            let flag = flags
+                .iter()
+                .find(|(variable, _)| *variable == name)
+                .and_then(|(_, value)| value.clone());
+            flag.or_else(|| variable(name))
+        })
+    }
+}
+
+/// A variable of the process.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value: OsString| value.to_string_lossy().into_owned())
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => {
+            // Printing to a closed stream is nobody's loss.
+            let _ = error.print();
+            return if error.use_stderr() {
+                ExitCode::from(BAD_COMMAND_LINE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    match command.action {
+        None => run(&command.run),
+        Some(Action::Run(options)) => run(&options),
+        Some(Action::Validate { files }) => validate(&files),
+        Some(Action::Check(check)) => check.run(),
+        Some(Action::Explain(explain)) => explain.run(),
+    }
+}
+
+fn run(options: &Run) -> ExitCode {
+    let variables = options.variables();
+    let Some(config) = loaded(&options.config, &variables) else {
+        return ExitCode::from(BAD_CONFIGURATION);
+    };
+    start_logging(&config);
+    let done = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(daemon::DaemonError::Process)
+        .and_then(|runtime| {
+            let done = runtime.block_on(daemon::run(options.config.clone(), config, variables));
+            // A connection that outlived the drain does not hold up the end.
+            runtime.shutdown_background();
+            done
+        });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidegate: {}", with_causes(&error));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// The configuration, or its faults on standard error.
+fn loaded(path: &Path, variables: &Variables) -> Option<Config> {
+    config::load(path, &**variables)
+        .inspect_err(|faults| eprintln!("{faults}"))
+        .ok()
+}
+
+fn validate(files: &[PathBuf]) -> ExitCode {
+    let mut sound = true;
+    for file in files {
+        match config::load(file, &variable) {
+            Ok(config) => {
+                for warning in &config.warnings {
+                    eprintln!("warning: {warning}");
+                }
+                println!("{}: ok, {} rules", file.display(), config.rules.all().len());
+            }
+            Err(faults) => {
+                sound = false;
+                eprintln!("{faults}");
+            }
+        }
+    }
+    if sound {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(BAD_CONFIGURATION)
+    }
+}
+
+fn start_logging(config: &Config) {
+    let level = match config.log.level {
+        LogLevel::Trace => LevelFilter::TRACE,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Off => LevelFilter::OFF,
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false);
+    match config.log.format {
+        LogFormat::Text => {
+            let colours = std::io::IsTerminal::is_terminal(&std::io::stdout());
+            subscriber.with_ansi(colours).init();
+        }
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
+    }
+}
+
+/// An error and what caused it, on one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// `key=value` on the command line.
+#[derive(Clone, Debug)]
+struct Pair {
+    key: String,
+    value: String,
+}
+
+impl std::str::FromStr for Pair {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Self {
+                key: key.to_owned(),
+                value: value.to_owned(),
+            }),
+            Some(_) | None => Err("must be key=value".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The daemon: wires everything, then waits to be told to stop.
+
+use std::future::Future;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use tracing::{info, warn};
+
+use crate::admin::api::Api;
+use crate::admin::health::Health;
+use crate::admin::status::{Configuration, Status};
+use crate::clock::Clock;
+use crate::config::{Address, Config};
+use crate::doors::http::Http;
+use crate::engine::{Engine, FleetKey, Setup};
+use crate::pure::Rule;
+use crate::reload::{Handle, Reloader, Variables};
+use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
+use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener};
+
+/// How often the calendar is put right and the metrics are tidied.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// Every so many turns of housekeeping, the lowest `remaining` begins its next half minute.
+const TURNS_PER_HALF_MINUTE: u64 = 30;
+/// Connections of the metrics and the admin listeners, each.
+const PAGES_CONNECTIONS_MAX: usize = 64;
+
+/// Rules that are told one by one at the start.
+const RULES_GREETED_MAX: usize = 20;
+
+/// Why the daemon cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A file it needs cannot be read.
+    #[error("read {what} from {path}")]
+    Read {
+        /// What was to be read.
+        what: &'static str,
+        /// Where from.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The token file is empty.
+    #[error("the admin token in {0} is empty")]
+    EmptyToken(PathBuf),
+    /// Metrics cannot be set up.
+    #[error("set up metrics")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The system refuses signals or threads.
+    #[error("set up the process")]
+    Process(#[from] std::io::Error),
+}
+
+/// Runs until it is told to stop.
+pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<(), DaemonError> {
+    // Listened to first: a signal that comes during the start is not lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let daemon = Daemon::start(path, config, variables).await?;
+    let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
+    let mut turn = 0_u64;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => daemon.reloader.ask(),
+            _ = housekeeping.tick() => {
+                turn += 1;
+                daemon.keep_house(turn);
+            }
+        }
+    }
+    daemon.stop().await;
+    Ok(())
+}
+
+struct Daemon {
+    telemetry: Arc<Telemetry>,
+    status: Arc<Status>,
+    reloader: Handle,
+    drain: DrainSwitch,
+    drain_max: Duration,
+    permits: Arc<Semaphore>,
+    connections_max: usize,
+}
+
+/// What the doors share.
+struct Shared<'a> {
+    engine: &'a Arc<Engine>,
+    telemetry: &'a Arc<Telemetry>,
+    status: &'a Arc<Status>,
+    drain: &'a Drain,
+    permits: &'a Arc<Semaphore>,
+}
+
+impl Shared<'_> {
+    /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
+    async fn open_doors(
+        &self,
+        config: &Config,
+    ) -> Result<Vec<(&'static str, Address)>, DaemonError> {
+        let http = Http::new(
+            Arc::clone(self.engine),
+            Arc::clone(self.telemetry),
+            &config.headers,
+            config.bounds,
+        );
+        let health = Health {
+            engine: Arc::clone(self.engine),
+            telemetry: Arc::clone(self.telemetry),
+            status: Arc::clone(self.status),
+        };
+        let api = api(config, self.engine, self.status)?;
+        let pages = || Arc::new(Semaphore::new(PAGES_CONNECTIONS_MAX));
+        let mut at = Vec::new();
+        let mut doors: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
+        for address in &config.listen.http {
+            let listener = bound("http", address, config, &mut at).await?;
+            doors.push(Box::pin(
+                self.door("http", Arc::clone(self.permits))
+                    .serve(listener, http.clone()),
+            ));
+        }
+        for address in &config.listen.metrics {
+            let listener = bound("metrics", address, config, &mut at).await?;
+            doors.push(Box::pin(
+                self.door("metrics", pages())
+                    .serve(listener, health.clone()),
+            ));
+        }
+        for address in &config.listen.admin {
+            let listener = bound("admin", address, config, &mut at).await?;
+            doors.push(Box::pin(
+                self.door("admin", pages()).serve(listener, api.clone()),
+            ));
+        }
+        doors.into_iter().for_each(|door| drop(tokio::spawn(door)));
+        Ok(at)
+    }
+
+    fn door(&self, name: &str, permits: Arc<Semaphore>) -> Door {
+        Door {
+            permits,
+            drain: self.drain.clone(),
+            open: self.telemetry.gauge(CONNECTIONS, &[name]),
+            refused: self.telemetry.counter(CONNECTIONS_REFUSED, &[name]),
+        }
+    }
+}
+
+impl Daemon {
+    async fn start(
+        path: PathBuf,
+        config: Config,
+        variables: Variables,
+    ) -> Result<Self, DaemonError> {
+        for warning in &config.warnings {
+            warn!(%warning, "configuration");
+        }
+        let engine = Arc::new(Engine::new(setup(&config)?, config.rules.clone()));
+        let telemetry = Arc::new(Telemetry::new(&engine.snapshot())?);
+        let status = Arc::new(Status::new(
+            config.pod_id.clone(),
+            configuration(&config, &engine),
+        ));
+        let (switch, drain) = Drain::new();
+        let permits = Arc::new(Semaphore::new(config.bounds.connections_max));
+        let shared = Shared {
+            engine: &engine,
+            telemetry: &telemetry,
+            status: &status,
+            drain: &drain,
+            permits: &permits,
+        };
+        let at = shared.open_doors(&config).await?;
+        let (drain_max, connections_max) = (config.drain, config.bounds.connections_max);
+        greet(&config, &at);
+        let reloader = Reloader {
+            path,
+            started_with: config,
+            engine,
+            telemetry: Arc::clone(&telemetry),
+            status: Arc::clone(&status),
+            variables,
+        }
+        .start()?;
+        status.set_ready(true);
+        Ok(Self {
+            telemetry,
+            status,
+            reloader,
+            drain: switch,
+            drain_max,
+            permits,
+            connections_max,
+        })
+    }
+
+    fn keep_house(&self, turn: u64) {
+        Clock::get().align();
+        self.telemetry.upkeep();
+        if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
+            self.telemetry.half_minute();
+        }
+    }
+
+    /// Not ready, no new connections, open checks finish; then the end, after `drain` at the latest.
+    async fn stop(self) {
+        self.status.set_ready(false);
+        info!(within = ?self.drain_max, "stopping");
+        self.drain.begin();
+        let connections = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
+        match tokio::time::timeout(self.drain_max, self.permits.acquire_many(connections)).await {
+            Ok(_) => info!("stopped"),
+            Err(_) => warn!("stopped with connections still open"),
+        }
+        self.reloader.stop();
+    }
+}
+
+fn setup(config: &Config) -> Result<Setup, DaemonError> {
+    let fleet = match &config.store {
+        Some(store) => match &store.hash_key_file {
+            Some(path) => FleetKey::derived(&read("the hash key", path)?),
+            None => FleetKey::derived(store.key_prefix.as_bytes()),
+        },
+        None => FleetKey::derived(b"tidegate"),
+    };
+    // The standard library seeds every hash map with fresh random numbers; these are two of them.
+    let seed = || RandomState::new().build_hasher().finish();
+    Ok(Setup {
+        keys_max: config.bounds.keys_max,
+        fleet,
+        seeds: [seed(), seed()],
+        reporting: false,
+    })
+}
+
+fn configuration(config: &Config, engine: &Engine) -> Configuration {
+    Configuration {
+        version: engine.snapshot().version(),
+        hash: config.hash,
+        applied_at: Some(Clock::get().calendar()),
+        warnings: config.warnings.iter().map(ToString::to_string).collect(),
+        faults: Vec::new(),
+    }
+}
+
+fn api(config: &Config, engine: &Arc<Engine>, status: &Arc<Status>) -> Result<Api, DaemonError> {
+    let token = match &config.listen.token_file {
+        Some(path) => {
+            let token = String::from_utf8_lossy(&read("the admin token", path)?)
+                .trim()
+                .to_owned();
+            match token.is_empty() {
+                true => return Err(DaemonError::EmptyToken(path.clone())),
+                false => Some(Arc::from(token)),
+            }
+        }
+        None => None,
+    };
+    Ok(Api {
+        engine: Arc::clone(engine),
+        status: Arc::clone(status),
+        token,
+        keys_max: config.bounds.keys_max,
+        key_bytes_max: config.bounds.key_bytes_max,
+    })
+}
+
+fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, DaemonError> {
+    std::fs::read(path).map_err(|source| DaemonError::Read {
+        what,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+async fn bound(
+    door: &'static str,
+    address: &Address,
+    config: &Config,
+    at: &mut Vec<(&'static str, Address)>,
+) -> Result<Listener, BindError> {
+    let listener = Listener::bind(address, config.listen.unix_mode).await?;
+    at.push((door, listener.address()));
+    Ok(listener)
+}
+
+/// Says where it listens, what it loaded, and what to try.
+fn greet(config: &Config, at: &[(&'static str, Address)]) {
+    for (door, address) in at {
+        info!(door, %address, "listening");
+    }
+    let rules = config.rules.all();
+    for rule in rules.iter().take(RULES_GREETED_MAX) {
+        let limit = rule
+            .spec
+            .limit
+            .map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+        info!(
+            rule = rule.label,
+            limit,
+            algorithm = rule.spec.algorithm.name(),
+            "rule"
+        );
+    }
+    info!(
+        rules = rules.len(),
+        pod = config.pod_id,
+        "ready, limiting alone (no store)"
+    );
+    let http = at
+        .iter()
+        .find(|(door, _)| *door == "http")
+        .map(|(_, address)| address);
+    if let (Some(address), Some(rule)) = (http, rules.first()) {
+        info!("try: {}", try_line(address, rule));
+    }
+}
+
+/// A line that asks `rule` something.
+fn try_line(address: &Address, rule: &Rule) -> String {
+    let domain = rule.domain();
+    let query = rule
+        .steps()
+        .iter()
+        .fold(format!("domain={}", encoded(domain)), |query, step| {
+            let value = step.value.as_deref().unwrap_or("abc123").replace('*', "x");
+            format!("{query}&{}={}", encoded(&step.key), encoded(&value))
+        });
+    match address {
+        Address::Tcp(address) => format!("curl -i 'http://{address}/v1/check?{query}'"),
+        Address::Unix(path) => {
+            format!(
+                "curl -i --unix-socket {} 'http://localhost/v1/check?{query}'",
+                path.display()
+            )
+        }
+    }
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
+        .to_string()
+        .replace("%5F", "_")
+        .replace("%2D", "-")
+        .replace("%2E", ".")
+}

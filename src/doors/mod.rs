@@ -1,0 +1,9 @@
+//! The doors: how a check comes in and its answer goes out.
+//!
+//! A door turns bytes into a [`Check`](crate::pure::Check), reads the clock once, asks the engine and encodes the
+//! answer. Between the two there is no `.await`. Whether it listens on TCP or on a Unix socket is a property of its
+//! listener.
+#![deny(clippy::indexing_slicing)]
+
+mod encode;
+pub mod http;

@@ -1,0 +1,39 @@
+//! What everything that speaks HTTP shares: listening, reading a check out of a request, refusing one.
+//!
+//! It decides nothing and knows neither the doors nor the admin pages.
+#![deny(clippy::indexing_slicing)]
+
+pub mod decode;
+pub mod listen;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::json;
+
+/// Any response of ours: it is all in memory when it is sent.
+pub type Reply = Response<Full<Bytes>>;
+
+/// A response with a JSON body.
+pub fn json(status: StatusCode, body: &serde_json::Value) -> Reply {
+    reply(status, "application/json", body.to_string())
+}
+
+/// A response that says what is wrong with the request.
+pub fn refusal(status: StatusCode, code: &str, message: &str) -> Reply {
+    json(
+        status,
+        &json!({ "error": { "code": code, "message": message } }),
+    )
+}
+
+/// A response with a body of the given type.
+pub fn reply(status: StatusCode, content_type: &'static str, body: String) -> Reply {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
