@@ -1,3 +1,4 @@
 //! Integration tests, in one binary: it links once.
 
 mod config;
+mod tidy;

@@ -1,0 +1,154 @@
+//! The tree keeps what the documents say of it: the map, the rings, the printed pages, the snippets.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tidegate::config::check_text;
+use tidegate::telemetry::{self, Kind};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).expect(path)
+}
+
+/// Every Rust file under `folder`, with its path relative to the root.
+fn sources(folder: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+                found.push((name, fs::read_to_string(&path).expect("a file")));
+            }
+        }
+    }
+    found.sort();
+    assert!(!found.is_empty(), "{folder} holds no Rust");
+    found
+}
+
+/// `module -> what it may use`, as ARCHITECTURE.md draws it.
+fn map() -> Vec<(String, Vec<String>)> {
+    let text = read("ARCHITECTURE.md");
+    let block = text.split("## The map\n```\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a map");
+    let mut map = Vec::new();
+    for line in block.lines() {
+        // Several arrows may share a line, and three spaces set a remark off.
+        for arrow in line.split("   ").map(str::trim).filter(|part| part.contains("->")) {
+            let (from, to) = arrow.split_once("->").expect("an arrow");
+            let to = to.split_whitespace().filter(|word| !word.contains(['(', ')'])).map(str::to_owned);
+            map.push((from.trim().to_owned(), to.collect()));
+        }
+    }
+    map
+}
+
+/// The top module a file belongs to: `src/doors/http.rs` and `src/doors.rs` are `doors`.
+fn module(path: &str) -> &str {
+    let path = path.trim_start_matches("src/");
+    path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
+}
+
+#[test]
+fn uses_follow_the_map() {
+    let map = map();
+    let allowed = |module: &str| map.iter().find(|(from, _)| from == module).map(|(_, to)| to.clone());
+    for (path, text) in sources("src") {
+        let module = module(&path);
+        if module == "lib" || module == "main" {
+            continue;
+        }
+        let allowed = allowed(module).unwrap_or_else(|| panic!("{module} is not on the map of ARCHITECTURE.md"));
+        for line in text.lines().filter(|line| line.trim_start().starts_with("use crate::")) {
+            let rest = line.trim_start().trim_start_matches("use crate::");
+            let used = rest.split([':', ';', '{', ' ']).next().unwrap_or_default();
+            let fine = used == module || allowed.iter().any(|name| name == used);
+            assert!(fine, "{path}: {line}\nthe map lets {module} use only {allowed:?}");
+        }
+    }
+}
+
+#[test]
+fn the_inner_rings_know_nothing_of_the_world() {
+    let forbidden =
+        ["std::fs", "std::net::Tcp", "std::time", "std::env", "std::process", "tokio", "tracing", "metrics", "quanta"];
+    for (path, text) in sources("src/pure").into_iter().chain(sources("src/engine")) {
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for word in forbidden {
+                assert!(!line.contains(&format!("{word}::")) && !line.contains(&format!("{word};")), "{path}: {line}");
+            }
+            if path.starts_with("src/pure") && line.starts_with("use ") {
+                let std = ["use std::", "use super::", "use crate::pure"].iter().any(|start| line.starts_with(start));
+                assert!(std, "{path}: pure uses the standard library only: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    for folder in ["src", "tests", "benches"] {
+        for (path, text) in sources(folder) {
+            assert!(text.starts_with("//! "), "{path} has no header");
+        }
+    }
+}
+
+/// The page of every metric, printed from the code. `make docs` writes it.
+#[test]
+fn the_metrics_page_is_printed_from_the_code() {
+    let mut page = "# Metrics\n\nServed at `/metrics` in Prometheus' text format. Printed from `src/telemetry.rs` by \
+        `make docs`.\nLabel values are known before the first request; what a client sends is never one.\n\n\
+        | metric | type | labels | what it tells |\n|---|---|---|---|\n"
+        .to_owned();
+    for metric in telemetry::ALL {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        page += &format!("| `{}` | {kind} | {} | {} |\n", metric.name, metric.labels.join(", "), metric.help);
+    }
+    let path = root().join("docs/metrics.md");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&path, &page).expect("written");
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), page, "run `make docs`");
+}
+
+/// Every YAML snippet of the documents is a sound configuration.
+#[test]
+fn snippets_are_sound() {
+    let mut snippets = 0;
+    for document in ["README.md", "docs/config.md"] {
+        let text = read(document);
+        for snippet in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            snippets += 1;
+            if let Err(faults) = check_text(document, snippet, &|_| None) {
+                panic!("{document}:\n{snippet}\n{faults}");
+            }
+        }
+    }
+    assert!(snippets >= 2, "the documents show no configuration");
+}
+
+/// Links between our own documents lead somewhere.
+#[test]
+fn links_lead_somewhere() {
+    for document in ["README.md", "CONTRIBUTING.md", "docs/config.md", "docs/algorithms.md"] {
+        let folder = Path::new(document).parent().unwrap_or(Path::new(""));
+        for link in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if !link.starts_with("http") {
+                assert!(root().join(folder).join(link).exists(), "{document} links to {link}");
+            }
+        }
+    }
+}
