@@ -65,17 +65,14 @@ impl Asked<'_> {
         (gcra::admit(self.limit, tat, self.moment.now, cost), tat)
     }
 
-    #[inline(always)]
     fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
-        let now = self.moment.now;
-        match self.rule.spec.algorithm {
-            Algorithm::TokenBucket => token_bucket::decide(self.limit, tat, now, cost),
-            Algorithm::LeakyBucket => leaky_bucket::decide(self.limit, tat, now, cost),
-            Algorithm::Gcra
-            | Algorithm::FixedWindow
-            | Algorithm::SlidingWindow
-            | Algorithm::SlidingLog => gcra::decide(self.limit, tat, now, cost),
-        }
+        decide_level(
+            self.rule.spec.algorithm,
+            self.limit,
+            tat,
+            self.moment.now,
+            cost,
+        )
     }
 
     /// A level above capacity did not come from this pod's own admissions.
@@ -117,26 +114,27 @@ impl Engine {
             let snapshot = self.in_force();
             let (rule, state) = snapshot.rule(rule);
             let limit = rule.spec.limit.as_ref()?;
-            let asked = Asked {
-                rule,
-                state,
-                limit,
-                name: state.key.name_of(key),
-                moment,
-                version: snapshot.version(),
-            };
+            let name = state.key.name_of(key);
             if !rule.spec.algorithm.is_windowed() {
-                let key = self.table.key(asked.name, state.variant);
-                if let Touched::Held(before, tenancy) =
-                    self.table.touch(&key, |tat| asked.step(tat, cost))
-                {
-                    let standing = asked.decide(before, cost).1;
-                    if standing.allowed {
-                        self.report(&asked, &tenancy, cost);
+                let key = self.table.key(name, state.variant);
+                let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
+                if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
+                    let standing =
+                        decide_level(rule.spec.algorithm, limit, before, moment.now, cost).1;
+                    if standing.allowed && state.reported {
+                        self.report(&tenancy, cost);
                     }
                     return Some(standing);
                 }
             }
+            let asked = Asked {
+                rule,
+                state,
+                limit,
+                name,
+                moment,
+                version: snapshot.version(),
+            };
             if let Ok(admission) = self.admit(&asked, cost) {
                 self.report_admission(&asked, &admission, cost);
                 return Some(admission.standing);
@@ -375,15 +373,17 @@ impl Engine {
     }
 
     fn report_admission(&self, asked: &Asked<'_>, admission: &Admission<'_>, cost: Cells) {
-        if let Trace::Level { tenancy, .. } = &admission.trace {
-            self.report(asked, tenancy, cost);
+        if let Trace::Level { tenancy, .. } = &admission.trace
+            && asked.state.reported
+        {
+            self.report(tenancy, cost);
         }
     }
 
     /// Notes admitted cells for the store.
     #[inline(always)]
-    fn report(&self, asked: &Asked<'_>, tenancy: &Tenancy<'_>, cost: Cells) {
-        if asked.state.reported && !self.table.book(tenancy, cost) {
+    fn report(&self, tenancy: &Tenancy<'_>, cost: Cells) {
+        if !self.table.book(tenancy, cost) {
             self.stats.count(Stat::CellsLost, cost.get());
         }
     }
@@ -462,6 +462,25 @@ impl Hit {
         } else {
             admission.source
         };
+    }
+}
+
+/// The TAT after a check of a level algorithm, and what to say.
+#[inline(always)]
+fn decide_level(
+    algorithm: Algorithm,
+    limit: &Limit,
+    tat: Nanos,
+    now: Nanos,
+    cost: Cells,
+) -> (Nanos, Standing) {
+    match algorithm {
+        Algorithm::TokenBucket => token_bucket::decide(limit, tat, now, cost),
+        Algorithm::LeakyBucket => leaky_bucket::decide(limit, tat, now, cost),
+        Algorithm::Gcra
+        | Algorithm::FixedWindow
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog => gcra::decide(limit, tat, now, cost),
     }
 }
 

@@ -39,11 +39,27 @@ const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
 pub struct TableKey {
     high: u64,
     low: u64,
-    groups: [usize; 2],
+    /// Each half picks one of its groups.
+    spread: u64,
+    /// Picks everything else.
+    salt: u64,
+}
+
+impl TableKey {
+    /// The byte it is searched by. Never zero, which is the tag of a vacant slot.
+    const fn tag(&self) -> u8 {
+        (self.salt >> 57) as u8 | 0x80
+    }
+
     /// Where in a group it goes if that place is free, and is looked for first.
-    place: usize,
-    tag: u8,
-    stripe: usize,
+    #[inline]
+    const fn place(&self) -> usize {
+        (self.salt >> 53) as usize % GROUP
+    }
+
+    const fn stripe(&self) -> usize {
+        self.salt as usize % STRIPES
+    }
 }
 
 /// What became of an attempt to change a bucket.
@@ -134,20 +150,25 @@ impl Table {
     pub fn key(&self, name: u128, variant: u128) -> TableKey {
         let (high, low) = halves(name);
         let mixed = u128::from(high ^ self.seeds[0]) * u128::from(low ^ self.seeds[1] | 1);
-        let (upper, lower) = halves(mixed);
-        let spread = upper ^ lower;
-        // Each half of `spread` picks a group by multiplication: no power of two is needed, no remainder taken.
-        let first = ((spread >> 32) * self.groups) >> 32;
-        let second = ((spread & u64::from(u32::MAX)) * self.groups) >> 32;
+        let (salt, lower) = halves(mixed);
         let (high, low) = halves(name ^ variant);
         TableKey {
             high,
             low,
-            groups: [first as usize, second as usize],
-            place: (upper >> 53) as usize % GROUP,
-            tag: (upper >> 57) as u8 | 0x80,
-            stripe: (upper as usize) % STRIPES,
+            spread: salt ^ lower,
+            salt,
         }
+    }
+
+    /// The group a key goes to first. Multiplying picks one without a remainder, and of any number of groups.
+    #[inline]
+    const fn home(&self, key: &TableKey) -> usize {
+        (((key.spread >> 32) * self.groups) >> 32) as usize
+    }
+
+    /// The group it goes to when that is full.
+    const fn other(&self, key: &TableKey) -> usize {
+        (((key.spread & 0xffff_ffff) * self.groups) >> 32) as usize
     }
 
     /// Keys held.
@@ -239,7 +260,7 @@ impl Table {
 
     /// The right to let `key` enter; to be held from making sure that it is missing until it has entered.
     pub fn permit(&self, key: &TableKey) -> EntryPermit<'_> {
-        let guard = self.stripes[key.stripe]
+        let guard = self.stripes[key.stripe()]
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         EntryPermit { _guard: guard }
@@ -269,7 +290,7 @@ impl Table {
             number << PENDING_BITS | bucket.pending.get().min(PENDING_MAX),
             Ordering::Release,
         );
-        self.set_tag(index, key.tag);
+        self.set_tag(index, key.tag());
         // A TAT that differs from the former tenant's, so that nobody mistakes one for the other.
         let mut tat = bucket.tat.get().clamp(1, CLAIMED - 2);
         if tat == old_tat {
@@ -302,7 +323,7 @@ impl Table {
     /// The slot of `key`: first where it would like to be, then by the tags of its two groups.
     #[inline(always)]
     fn find(&self, key: &TableKey) -> Option<Found<'_>> {
-        match self.read(key.groups[0] * GROUP + key.place, key) {
+        match self.read(self.home(key) * GROUP + key.place(), key) {
             Some(found) => Some(found),
             None => self.find_by_tag(key),
         }
@@ -310,11 +331,11 @@ impl Table {
 
     #[inline]
     fn find_by_tag(&self, key: &TableKey) -> Option<Found<'_>> {
-        for group in key.groups {
+        for group in [self.home(key), self.other(key)] {
             for half in 0..2 {
                 // Ordering: Acquire, so that a tag seen means a slot at least claimed for it. A tag is only a hint.
                 let word = self.tags[group * 2 + half].load(Ordering::Acquire);
-                let mut candidates = bytes_equal(word, key.tag);
+                let mut candidates = bytes_equal(word, key.tag());
                 while candidates != 0 {
                     let index =
                         group * GROUP + half * 8 + (candidates.trailing_zeros() / 8) as usize;
@@ -361,14 +382,17 @@ impl Table {
             self.held.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        let [home, other] = key.groups;
+        let [home, other] = [self.home(key), self.other(key)];
         let crowded = self.in_use(home) > HOME_MAX && self.in_use(other) < self.in_use(home);
         let order = if crowded {
             [other, home]
         } else {
             [home, other]
         };
-        for index in order.into_iter().flat_map(|group| places(group, key.place)) {
+        for index in order
+            .into_iter()
+            .flat_map(|group| places(group, key.place()))
+        {
             let slot = self.slot(index);
             if slot.claim(VACANT) {
                 return Some((slot, index));
@@ -393,8 +417,7 @@ impl Table {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
         // two whole groups the key stays out.
         for _ in 0..GROUP {
-            let candidates = key
-                .groups
+            let candidates = [self.home(key), self.other(key)]
                 .into_iter()
                 .flat_map(|group| group * GROUP..(group + 1) * GROUP);
             let victim = candidates

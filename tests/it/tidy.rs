@@ -24,7 +24,11 @@ fn sources(folder: &str) -> Vec<(String, String)> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(root()).expect("below the root").display().to_string();
+                let name = path
+                    .strip_prefix(root())
+                    .expect("below the root")
+                    .display()
+                    .to_string();
                 found.push((name, fs::read_to_string(&path).expect("a file")));
             }
         }
@@ -37,13 +41,24 @@ fn sources(folder: &str) -> Vec<(String, String)> {
 /// `module -> what it may use`, as ARCHITECTURE.md draws it.
 fn map() -> Vec<(String, Vec<String>)> {
     let text = read("ARCHITECTURE.md");
-    let block = text.split("## The map\n```\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a map");
+    let block = text
+        .split("## The map\n```\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("a map");
     let mut map = Vec::new();
     for line in block.lines() {
         // Several arrows may share a line, and three spaces set a remark off.
-        for arrow in line.split("   ").map(str::trim).filter(|part| part.contains("->")) {
+        for arrow in line
+            .split("   ")
+            .map(str::trim)
+            .filter(|part| part.contains("->"))
+        {
             let (from, to) = arrow.split_once("->").expect("an arrow");
-            let to = to.split_whitespace().filter(|word| !word.contains(['(', ')'])).map(str::to_owned);
+            let to = to
+                .split_whitespace()
+                .filter(|word| !word.contains(['(', ')']))
+                .map(str::to_owned);
             map.push((from.trim().to_owned(), to.collect()));
         }
     }
@@ -53,40 +68,71 @@ fn map() -> Vec<(String, Vec<String>)> {
 /// The top module a file belongs to: `src/doors/http.rs` and `src/doors.rs` are `doors`.
 fn module(path: &str) -> &str {
     let path = path.trim_start_matches("src/");
-    path.split('/').next().unwrap_or(path).trim_end_matches(".rs")
+    path.split('/')
+        .next()
+        .unwrap_or(path)
+        .trim_end_matches(".rs")
 }
 
 #[test]
 fn uses_follow_the_map() {
     let map = map();
-    let allowed = |module: &str| map.iter().find(|(from, _)| from == module).map(|(_, to)| to.clone());
+    let allowed = |module: &str| {
+        map.iter()
+            .find(|(from, _)| from == module)
+            .map(|(_, to)| to.clone())
+    };
     for (path, text) in sources("src") {
         let module = module(&path);
         if module == "lib" || module == "main" {
             continue;
         }
-        let allowed = allowed(module).unwrap_or_else(|| panic!("{module} is not on the map of ARCHITECTURE.md"));
-        for line in text.lines().filter(|line| line.trim_start().starts_with("use crate::")) {
+        let allowed = allowed(module)
+            .unwrap_or_else(|| panic!("{module} is not on the map of ARCHITECTURE.md"));
+        for line in text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("use crate::"))
+        {
             let rest = line.trim_start().trim_start_matches("use crate::");
             let used = rest.split([':', ';', '{', ' ']).next().unwrap_or_default();
             let fine = used == module || allowed.iter().any(|name| name == used);
-            assert!(fine, "{path}: {line}\nthe map lets {module} use only {allowed:?}");
+            assert!(
+                fine,
+                "{path}: {line}\nthe map lets {module} use only {allowed:?}"
+            );
         }
     }
 }
 
 #[test]
 fn the_inner_rings_know_nothing_of_the_world() {
-    let forbidden =
-        ["std::fs", "std::net::Tcp", "std::time", "std::env", "std::process", "tokio", "tracing", "metrics", "quanta"];
+    let forbidden = [
+        "std::fs",
+        "std::net::Tcp",
+        "std::time",
+        "std::env",
+        "std::process",
+        "tokio",
+        "tracing",
+        "metrics",
+        "quanta",
+    ];
     for (path, text) in sources("src/pure").into_iter().chain(sources("src/engine")) {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        for line in code.lines().filter(|line| !line.trim_start().starts_with("//")) {
+        for line in code
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+        {
             for word in forbidden {
-                assert!(!line.contains(&format!("{word}::")) && !line.contains(&format!("{word};")), "{path}: {line}");
+                assert!(
+                    !line.contains(&format!("{word}::")) && !line.contains(&format!("{word};")),
+                    "{path}: {line}"
+                );
             }
             if path.starts_with("src/pure") && line.starts_with("use ") {
-                let std = ["use std::", "use super::", "use crate::pure"].iter().any(|start| line.starts_with(start));
+                let std = ["use std::", "use super::", "use crate::pure"]
+                    .iter()
+                    .any(|start| line.starts_with(start));
                 assert!(std, "{path}: pure uses the standard library only: {line}");
             }
         }
@@ -115,13 +161,22 @@ fn the_metrics_page_is_printed_from_the_code() {
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        page += &format!("| `{}` | {kind} | {} | {} |\n", metric.name, metric.labels.join(", "), metric.help);
+        page += &format!(
+            "| `{}` | {kind} | {} | {} |\n",
+            metric.name,
+            metric.labels.join(", "),
+            metric.help
+        );
     }
     let path = root().join("docs/metrics.md");
     if std::env::var_os("UPDATE").is_some() {
         fs::write(&path, &page).expect("written");
     }
-    assert_eq!(fs::read_to_string(&path).unwrap_or_default(), page, "run `make docs`");
+    assert_eq!(
+        fs::read_to_string(&path).unwrap_or_default(),
+        page,
+        "run `make docs`"
+    );
 }
 
 /// Every YAML snippet of the documents is a sound configuration.
@@ -130,7 +185,11 @@ fn snippets_are_sound() {
     let mut snippets = 0;
     for document in ["README.md", "docs/config.md"] {
         let text = read(document);
-        for snippet in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        for snippet in text
+            .split("```yaml\n")
+            .skip(1)
+            .filter_map(|rest| rest.split("```").next())
+        {
             snippets += 1;
             if let Err(faults) = check_text(document, snippet, &|_| None) {
                 panic!("{document}:\n{snippet}\n{faults}");
@@ -143,11 +202,23 @@ fn snippets_are_sound() {
 /// Links between our own documents lead somewhere.
 #[test]
 fn links_lead_somewhere() {
-    for document in ["README.md", "CONTRIBUTING.md", "docs/config.md", "docs/algorithms.md"] {
+    for document in [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/config.md",
+        "docs/algorithms.md",
+    ] {
         let folder = Path::new(document).parent().unwrap_or(Path::new(""));
-        for link in read(document).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        for link in read(document)
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
             if !link.starts_with("http") {
-                assert!(root().join(folder).join(link).exists(), "{document} links to {link}");
+                assert!(
+                    root().join(folder).join(link).exists(),
+                    "{document} links to {link}"
+                );
             }
         }
     }
