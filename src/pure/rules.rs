@@ -3,7 +3,7 @@
 //! At each level an exact value wins over a pattern, a pattern over the key alone; there is no way back up. By default
 //! only the node reached with the last entry counts; under [`Matching::Path`] every rule on the way down does.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::address::Addresses;
 use super::check::Entry;
@@ -17,7 +17,7 @@ pub type RuleIndex = usize;
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
-    domains: HashMap<String, Domain>,
+    domains: BTreeMap<String, Domain>,
     addresses: Addresses,
 }
 
@@ -35,7 +35,7 @@ struct Level {
 
 #[derive(Clone, Debug, Default)]
 struct Values {
-    exact: HashMap<String, Node>,
+    exact: BTreeMap<String, Node>,
     patterns: Vec<(Pattern, Node)>,
     any: Option<Box<Node>>,
 }
