@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use siphasher::sip128::SipHasher13;
-use tidegate::engine::{Engine, FleetKey, Setup};
+use std::sync::Arc;
+use tidegate::engine::{Engine, FleetKey, RuleBytes, Setup, Snapshot};
 use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate::pure::{Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit, key};
 
@@ -200,6 +201,7 @@ impl Floor {
 
 struct Tide {
     engine: Engine,
+    rules: Arc<Snapshot>,
     clock: quanta::Clock,
     start: quanta::Instant,
 }
@@ -228,6 +230,7 @@ impl Tide {
         let engine = Engine::new(setup, Rules::compile(vec![domain], Addresses::default()));
         let clock = quanta::Clock::new();
         let tide = Self {
+            rules: engine.snapshot(),
             engine,
             start: clock.now(),
             clock,
@@ -241,9 +244,13 @@ impl Tide {
         Moment::at(1_000_000_000 + self.clock.now().duration_since(self.start).as_nanos() as u64)
     }
     fn check(&self, key: &[u8], moment: Moment) -> bool {
+        let key = RuleBytes {
+            rule: 0,
+            bytes: key,
+        };
         self.engine
-            .check_key(0, key, Cells::ONE, moment)
-            .is_some_and(|standing| standing.allowed)
+            .check_key(&self.rules, key, Cells::ONE, moment)
+            .is_ok_and(|standing| standing.allowed)
     }
     fn full(&self, name: &str, moment: Moment) -> bool {
         let entries = [Entry {

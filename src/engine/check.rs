@@ -15,8 +15,17 @@ use crate::pure::rules::{Lookup, RuleIndex};
 use crate::pure::{Algorithm, Cells, Check, Entry, Limit, Moment, Nanos, Rule, Span, Standing};
 
 /// The rules were swapped while a key was about to enter under the old ones: decide again under the new ones.
-#[derive(Debug)]
-struct Stale;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale;
+
+/// A key of one rule, encoded as `pure::key` does it.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleBytes<'a> {
+    /// The rule.
+    pub rule: RuleIndex,
+    /// Its key.
+    pub bytes: &'a [u8],
+}
 
 /// An admission, as long as it may have to be given back.
 #[derive(Debug)]
@@ -101,45 +110,50 @@ impl Engine {
         }
     }
 
-    /// Decides for a caller that knows its rule: a key of `rule`, encoded as `pure::key` does it. `None` if the rule is
-    /// unlimited.
+    /// Decides for a caller that knows its rule and has the rules at hand, such as one that asks many times in a row.
+    #[inline]
     pub fn check_key(
         &self,
-        rule: RuleIndex,
-        key: &[u8],
+        rules: &Snapshot,
+        key: RuleBytes<'_>,
         cost: Cells,
         moment: Moment,
-    ) -> Option<Standing> {
-        loop {
-            let snapshot = self.in_force();
-            let (rule, state) = snapshot.rule(rule);
-            let limit = rule.spec.limit.as_ref()?;
-            let name = state.key.name_of(key);
-            if !rule.spec.algorithm.is_windowed() {
-                let key = self.table.key(name, state.variant);
-                let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
-                if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
-                    let standing =
-                        decide_level(rule.spec.algorithm, limit, before, moment.now, cost).1;
-                    if standing.allowed && state.reported {
-                        self.report(&tenancy, cost);
-                    }
-                    return Some(standing);
+    ) -> Result<Standing, Stale> {
+        let (rule, state) = rules.rule(key.rule);
+        let Some(limit) = &rule.spec.limit else {
+            return Ok(UNLIMITED);
+        };
+        let name = state.key.name_of(key.bytes);
+        if !rule.spec.algorithm.is_windowed() {
+            let key = self.table.key(name, state.variant);
+            let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
+            if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
+                let (_, standing) =
+                    decide_level(rule.spec.algorithm, limit, before, moment.now, cost);
+                if standing.allowed && state.reported {
+                    self.report(&tenancy, cost);
                 }
+                return Ok(standing);
             }
-            let asked = Asked {
+        }
+        self.check_new_key(
+            &Asked {
                 rule,
                 state,
                 limit,
                 name,
                 moment,
-                version: snapshot.version(),
-            };
-            if let Ok(admission) = self.admit(&asked, cost) {
-                self.report_admission(&asked, &admission, cost);
-                return Some(admission.standing);
-            }
-        }
+                version: rules.version(),
+            },
+            cost,
+        )
+    }
+
+    #[cold]
+    fn check_new_key(&self, asked: &Asked<'_>, cost: Cells) -> Result<Standing, Stale> {
+        let admission = self.admit(asked, cost)?;
+        self.report_admission(asked, &admission, cost);
+        Ok(admission.standing)
     }
 
     fn decide(&self, snapshot: &Snapshot, hits: &mut Hits, moment: Moment) -> Result<bool, Stale> {

@@ -49,6 +49,7 @@ impl RuleKey {
     }
 
     /// The name of an encoded key.
+    #[inline]
     pub fn name_of(&self, bytes: &[u8]) -> u128 {
         hash(&self.0, bytes)
     }
@@ -61,6 +62,7 @@ pub fn fingerprint(words: &[u64]) -> u128 {
     hash(&[0xff; 16], &bytes)
 }
 
+#[inline]
 fn hash(key: &[u8; 16], bytes: &[u8]) -> u128 {
     SipHasher13::new_with_key(key).hash(bytes).as_u128()
 }

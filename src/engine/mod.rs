@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 pub use answer::{Answer, Hit, Hits, Source};
+pub use check::{RuleBytes, Stale};
 pub use identity::{FleetKey, RuleKey};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, Stats};
@@ -54,9 +55,9 @@ struct LastUsed {
     snapshot: Arc<Snapshot>,
 }
 
-/// A snapshot on loan from this thread's memory.
+/// The rules in force when they were asked for: a snapshot on loan from this thread's memory.
 #[derive(Debug)]
-struct InForce(Option<LastUsed>);
+pub struct InForce(Option<LastUsed>);
 
 impl Deref for InForce {
     type Target = Snapshot;
@@ -71,7 +72,6 @@ impl Deref for InForce {
 }
 
 impl Drop for InForce {
-    #[inline]
     fn drop(&mut self) {
         LAST_USED.set(self.0.take());
     }
@@ -130,7 +130,7 @@ impl Engine {
 
     /// The rules in force, without touching anything that threads share unless they have changed.
     #[inline]
-    fn in_force(&self) -> InForce {
+    pub fn in_force(&self) -> InForce {
         let current = |last: &LastUsed| {
             last.engine == self.number && last.snapshot.version() == self.version()
         };
