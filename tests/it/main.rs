@@ -1,4 +1,22 @@
 //! Integration tests, in one binary: it links once.
+//!
+//! `sidecar` starts the real daemon; each test has one of its own, on ports that the system chooses.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
+mod admin;
+mod bad_input;
+mod cli;
+mod client;
 mod config;
+mod http;
+mod prometheus;
+mod reload;
+mod shutdown;
+mod sidecar;
+mod sockets;
 mod tidy;
