@@ -23,7 +23,7 @@ const POLL_EVERY: Duration = Duration::from_secs(2);
 /// How long the files must stay the same before they are read: whoever writes them may not be done.
 const SETTLE: Duration = Duration::from_millis(100);
 /// After so long a file that never rests is read anyway.
-const SETTLE_MAX: Duration = Duration::from_secs(2);
+const SETTLE_ROUNDS_MAX: usize = 20;
 
 /// Why to look at the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,14 +178,8 @@ impl Reloader {
 
 /// Waits until the files hold still. `None` if it is time to stop.
 fn settled(mut seen: u64, woken: &Receiver<Wake>, sources: &[PathBuf]) -> Option<u64> {
-    let clock = Clock::get();
-    let start = clock.moment().now;
-    while clock.since(start) < SETTLE_MAX {
-        match woken.recv_timeout(SETTLE) {
-            Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
-            Ok(Wake::Changed | Wake::Asked) => continue, // it does not rest yet
-            Err(RecvTimeoutError::Timeout) => {}
-        }
+    for _ in 0..SETTLE_ROUNDS_MAX {
+        pause(woken)?;
         let now = config::fingerprint(sources);
         if now == seen {
             break;
@@ -193,6 +187,21 @@ fn settled(mut seen: u64, woken: &Receiver<Wake>, sources: &[PathBuf]) -> Option
         seen = now;
     }
     Some(seen)
+}
+
+/// Lets [`SETTLE`] pass. What is told meanwhile does not make it longer: the folder may hold a file that somebody else
+/// writes all the time. `None` if it is time to stop.
+fn pause(woken: &Receiver<Wake>) -> Option<()> {
+    let clock = Clock::get();
+    let begun = clock.moment().now;
+    while let Some(left) = SETTLE.checked_sub(clock.since(begun)) {
+        match woken.recv_timeout(left) {
+            Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
+            Ok(Wake::Changed | Wake::Asked) => {}
+            Err(RecvTimeoutError::Timeout) => break,
+        }
+    }
+    Some(())
 }
 
 /// The folders that are watched.
