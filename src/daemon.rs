@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::admin::api::Api;
@@ -91,8 +92,15 @@ struct Daemon {
     reloader: Handle,
     drain: DrainSwitch,
     drain_max: Duration,
+    doors: Vec<JoinHandle<()>>,
     permits: Arc<Semaphore>,
     connections_max: usize,
+}
+
+/// What was opened.
+struct Opened {
+    at: Vec<(&'static str, Address)>,
+    doors: Vec<JoinHandle<()>>,
 }
 
 /// What the doors share.
@@ -106,10 +114,7 @@ struct Shared<'a> {
 
 impl Shared<'_> {
     /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
-    async fn open_doors(
-        &self,
-        config: &Config,
-    ) -> Result<Vec<(&'static str, Address)>, DaemonError> {
+    async fn open_doors(&self, config: &Config) -> Result<Opened, DaemonError> {
         let http = Http::new(
             Arc::clone(self.engine),
             Arc::clone(self.telemetry),
@@ -145,8 +150,8 @@ impl Shared<'_> {
                 self.door("admin", pages()).serve(listener, api.clone()),
             ));
         }
-        doors.into_iter().for_each(|door| drop(tokio::spawn(door)));
-        Ok(at)
+        let doors = doors.into_iter().map(tokio::spawn).collect();
+        Ok(Opened { at, doors })
     }
 
     fn door(&self, name: &str, permits: Arc<Semaphore>) -> Door {
@@ -183,7 +188,7 @@ impl Daemon {
             drain: &drain,
             permits: &permits,
         };
-        let at = shared.open_doors(&config).await?;
+        let Opened { at, doors } = shared.open_doors(&config).await?;
         let (drain_max, connections_max) = (config.drain, config.bounds.connections_max);
         greet(&config, &at);
         let reloader = Reloader {
@@ -202,6 +207,7 @@ impl Daemon {
             reloader,
             drain: switch,
             drain_max,
+            doors,
             permits,
             connections_max,
         })
@@ -220,6 +226,10 @@ impl Daemon {
         self.status.set_ready(false);
         info!(within = ?self.drain_max, "stopping");
         self.drain.begin();
+        // A door that has ended has removed its socket file; the process does not end before that.
+        for door in self.doors {
+            let _ = door.await;
+        }
         let connections = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
         match tokio::time::timeout(self.drain_max, self.permits.acquire_many(connections)).await {
             Ok(_) => info!("stopped"),
