@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\n\
     retry-after: 1\r\nconnection: close\r\n\r\n\
-    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"connections_max are open\"}}\n\n";
+    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"connections_max are open\"}}\n";
 
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
