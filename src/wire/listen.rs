@@ -5,6 +5,7 @@
 use std::fs;
 use std::future::Future;
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -19,7 +20,7 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use metrics::{Counter, Gauge};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
@@ -32,6 +33,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Headers of a request.
 const HEADERS_MAX: usize = 64;
+/// Connections that wait to be accepted. A client beyond them is not refused: it tries again after a second.
+const BACKLOG_MAX: u32 = 4096;
 /// How long to wait before accepting again when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a connection beyond the bound is told.
@@ -85,9 +88,7 @@ impl Listener {
             source,
         };
         match address {
-            Address::Tcp(address) => {
-                Ok(Self::Tcp(TcpListener::bind(address).await.map_err(failed)?))
-            }
+            Address::Tcp(address) => Ok(Self::Tcp(bind_tcp(*address).map_err(failed)?)),
             Address::Unix(path) => {
                 vacate(address, path).await?;
                 let (listener, file) = bind_unix(path, unix_mode).map_err(failed)?;
@@ -155,6 +156,17 @@ async fn vacate(address: &Address, path: &Path) -> Result<(), BindError> {
             }),
         },
     }
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // A successor may have the port while connections of this process still linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG_MAX)
 }
 
 /// Binds under another name first, so that the socket appears at `path` at once, with its mode, in place of a stale one.
