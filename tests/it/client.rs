@@ -128,6 +128,13 @@ impl Client {
         Some(response)
     }
 
+    /// Everything up to the end, of whatever form.
+    pub fn receive_any(&mut self) -> Option<String> {
+        while self.more() {}
+        let read = std::mem::take(&mut self.read);
+        (!read.is_empty()).then(|| lossy(&read))
+    }
+
     /// The next response, which has to come.
     pub fn response(&mut self) -> Response {
         self.receive().expect("connection closed, no response")
