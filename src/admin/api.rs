@@ -20,7 +20,7 @@ use crate::engine::{Answer, Engine, Hit};
 use crate::pure::rule::{Consistency, OnStoreError, Report};
 use crate::pure::{Check, Limit, Rule};
 use crate::wire::decode::{self, Malformed};
-use crate::wire::{Reply, json, refusal};
+use crate::wire::{Reply, json, method_refusal, refusal};
 
 /// The service of the admin listener.
 #[derive(Clone)]
@@ -71,11 +71,7 @@ impl Api {
             ("/admin/v1/usage", &Method::GET) => {
                 self.usage(request.uri().query().unwrap_or_default())
             }
-            (path, _) if pages.contains(&path) => refusal(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "METHOD_NOT_ALLOWED",
-                "ask with GET",
-            ),
+            (path, _) if pages.contains(&path) => method_refusal("GET"),
             _ => refusal(
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",

@@ -14,7 +14,7 @@ use hyper::{Method, Request, StatusCode};
 use super::status::Status;
 use crate::engine::Engine;
 use crate::telemetry::Telemetry;
-use crate::wire::{Reply, refusal, reply};
+use crate::wire::{Reply, method_refusal, refusal, reply};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -43,11 +43,7 @@ impl Service<Request<Incoming>> for Health {
 impl Health {
     fn answer(&self, request: &Request<Incoming>) -> Reply {
         if request.method() != Method::GET && request.method() != Method::HEAD {
-            return refusal(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "METHOD_NOT_ALLOWED",
-                "ask with GET",
-            );
+            return method_refusal("GET, HEAD");
         }
         match request.uri().path() {
             "/metrics" => reply(

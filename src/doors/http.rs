@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, HeaderValue};
 use hyper::service::Service;
 use hyper::{Method, Request, StatusCode};
 
@@ -20,7 +19,7 @@ use crate::config::{Bounds, HeaderStyle};
 use crate::engine::Engine;
 use crate::telemetry::Telemetry;
 use crate::wire::decode::{self, Asked, Malformed};
-use crate::wire::{Reply, refusal};
+use crate::wire::{Reply, method_refusal, refusal};
 
 /// How long a client may take to send a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,17 +76,7 @@ impl Inner {
             ("/v1/check", &Method::GET) => self.check(decode::from_query(
                 request.uri().query().unwrap_or_default(),
             )),
-            ("/v1/check", _) => {
-                let mut response = refusal(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "METHOD_NOT_ALLOWED",
-                    "ask with GET or POST",
-                );
-                response
-                    .headers_mut()
-                    .insert(ALLOW, HeaderValue::from_static("GET, POST"));
-                response
-            }
+            ("/v1/check", _) => method_refusal("GET, POST"),
             _ => refusal(
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",

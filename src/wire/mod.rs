@@ -8,7 +8,7 @@ pub mod listen;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -26,6 +26,16 @@ pub fn refusal(status: StatusCode, code: &str, message: &str) -> Reply {
         status,
         &json!({ "error": { "code": code, "message": message } }),
     )
+}
+
+/// A response to a method that the page does not know; `allowed` are those it does.
+pub fn method_refusal(allowed: &'static str) -> Reply {
+    let what = format!("ask with {}", allowed.replace(", ", " or "));
+    let mut response = refusal(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", &what);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(allowed));
+    response
 }
 
 /// A response with a body of the given type.
