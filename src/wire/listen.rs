@@ -357,6 +357,7 @@ where
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_BYTES_MAX)
             .max_headers(HEADERS_MAX)
+            .half_close(true)
             .serve_connection(TokioIo::new(stream), service)
     );
     let begun = Arc::clone(&drain.begun);
