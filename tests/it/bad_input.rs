@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::client::{Client, Door, request};
 use super::sidecar::{SOON, Setup, Sidecar, until};
 
-const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 1000000/day }] }";
+const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 1000000/year }] }";
 const CHECK: &str = "/v1/check?domain=api&client=x";
 
 fn start() -> Sidecar {
@@ -516,6 +516,31 @@ fn an_answer_does_not_wait_for_the_next_request() {
             assert_eq!(client.response().status, 200);
             client.send(&[rest, begin].concat());
         }
+    }
+    is_well(&mut sidecar);
+}
+
+/// As with `nc -N`: who has said all and closes that half still wants the answer.
+#[test]
+fn who_stops_sending_is_still_answered() {
+    let mut sidecar = start();
+    let body = with_entry(r#"{"key":"client","value":"x"}"#);
+    for door in sidecar.doors("http") {
+        for bytes in [
+            request("GET", CHECK, &[], b""),
+            request("POST", "/v1/check", &[], body.as_bytes()),
+        ] {
+            let mut client = door.connect();
+            client.send(&bytes);
+            client.end_sending();
+            assert_eq!(client.response().status, 200, "{}", door.kind());
+            assert!(client.is_closed());
+        }
+        let mut client = door.connect();
+        let bytes = request("POST", "/v1/check", &[], body.as_bytes());
+        client.send(&bytes[..bytes.len() - 1]);
+        client.end_sending();
+        assert_eq!(client.response().status, 400, "half a body");
     }
     is_well(&mut sidecar);
 }

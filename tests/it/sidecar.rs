@@ -248,17 +248,7 @@ impl Setup {
         let mut command = self.folder.command(&["--config", &self.file]);
         command.args(&self.arguments);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let stdout = Lines::of(child.stdout.take().unwrap());
-        let stderr = Lines::of(child.stderr.take().unwrap());
-        Sidecar {
-            child,
-            stdout,
-            stderr,
-            setup: Some(self),
-            status: None,
-        }
+        Sidecar::spawn(command, self)
     }
 }
 
@@ -309,6 +299,27 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
+    /// A daemon started by a command of the caller's own.
+    pub fn of(command: Command, folder: Folder) -> Self {
+        let setup = Setup {
+            folder,
+            ..Setup::rules("")
+        };
+        Self::spawn(command, setup)
+    }
+
+    fn spawn(mut command: Command, setup: Setup) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        Self {
+            stdout: Lines::of(child.stdout.take().unwrap()),
+            stderr: Lines::of(child.stderr.take().unwrap()),
+            child,
+            setup: Some(setup),
+            status: None,
+        }
+    }
+
     pub fn setup(&self) -> &Setup {
         self.setup.as_ref().unwrap()
     }
@@ -329,7 +340,8 @@ impl Sidecar {
             }
             self.stdout.text().contains("ready, ").then_some(())
         });
-        if let Some(metrics) = self.door("metrics") {
+        let in_json = self.stdout.text().starts_with('{');
+        if let Some(metrics) = in_json.then(|| self.door("metrics")).flatten() {
             until("readiness", SOON, || {
                 (metrics.get("/readyz").status == 200).then_some(())
             });
