@@ -515,7 +515,13 @@ fn metrics_tell_what_happened() {
         metrics.of("ratelimit_check_duration_seconds_bucket", &[("le", "+Inf")]),
         31.0
     );
-    // What a rule has left is that of its scarcest key.
+}
+
+/// What a rule has left is that of its scarcest key.
+#[test]
+fn the_remaining_cells_of_a_rule_are_those_of_its_scarcest_key() {
+    let sidecar = busy();
+    let metrics = sidecar.metrics();
     assert_eq!(
         metrics.of("ratelimit_remaining", &[("rule", "api/client")]),
         0.0
@@ -579,7 +585,7 @@ fn what_a_client_sends_makes_no_log_lines() {
         let setup = Setup::rules(RULES)
             .listen(r#"http: ["unix:t.sock"]"#)
             .top(&top);
-        let sidecar = setup.start();
+        let mut sidecar = setup.start();
         let door = Door::Unix(sidecar.folder().path("t.sock"));
         let mut client = door.connect();
         let nasty = [
@@ -606,7 +612,10 @@ fn what_a_client_sends_makes_no_log_lines() {
         client.send(b"GET /forged\x1b[31m HTTP/1.1\r\nforged\r\n\r\n");
         assert_eq!(client.response().status, 400);
         assert!(client.is_closed());
+        sidecar.signal("TERM");
+        sidecar.wait(SOON);
         let said = sidecar.stdout.text();
+        assert!(said.contains("stopped"), "{said}");
         for line in said.lines() {
             match format {
                 "json" => assert!(serde_json::from_str::<Value>(line).is_ok(), "{line:?}"),

@@ -40,144 +40,11 @@ fn with_field(field: &str) -> String {
     format!(r#"{{"domain":"api",{field},"descriptors":[{{"entries":[{entry}]}}]}}"#)
 }
 
-#[test]
-fn bodies_that_are_no_check_are_refused_by_the_name_of_the_field() {
-    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(10_000), close.repeat(10_000));
-    let entry = r#"{"key":"client","value":"x"}"#;
-    let long = "x".repeat(1_025);
-    let cases = [
-        (String::new(), "EOF"),
-        ("{".to_owned(), "EOF"),
-        ("null".to_owned(), "invalid type: null"),
-        ("[]".to_owned(), "invalid"),
-        ("\"x\"".to_owned(), "invalid type: string"),
-        ("{}".to_owned(), "missing field `domain`"),
-        (
-            r#"{"domain":"api"}"#.to_owned(),
-            "missing field `descriptors`",
-        ),
-        (
-            r#"{"domain":7,"descriptors":[]}"#.to_owned(),
-            "domain: invalid type",
-        ),
-        (
-            r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#.to_owned(),
-            "domain: must not be empty",
-        ),
-        (
-            r#"{"domain":"api","descriptors":[]}"#.to_owned(),
-            "descriptors: must be 1 to 64, are 0",
-        ),
-        (
-            r#"{"domain":"api","descriptors":{}}"#.to_owned(),
-            "descriptors: invalid type: map",
-        ),
-        (
-            with_descriptor(&vec![r#"{"entries":[{"key":"k"}]}"#; 65].join(",")),
-            "descriptors: must be 1 to 64, are 65",
-        ),
-        (
-            with_descriptor("{}"),
-            "descriptors[0]: missing field `entries`",
-        ),
-        (
-            with_descriptor(r#"{"entries":[]}"#),
-            "descriptors[0].entries: must be 1 to 32, are 0",
-        ),
-        (
-            with_entry(&vec![entry; 33].join(",")),
-            "descriptors[0].entries: must be 1 to 32, are 33",
-        ),
-        (
-            with_entry("{}"),
-            "descriptors[0].entries[0]: missing field `key`",
-        ),
-        (
-            with_entry(r#"{"key":""}"#),
-            "descriptors[0].entries[0].key: must not be empty",
-        ),
-        (
-            with_entry(&format!(r#"{entry},{{"key":"{long}"}}"#)),
-            "descriptors[0].entries[1].key: must be at most 1024 bytes, is 1025",
-        ),
-        (
-            with_entry(&format!(r#"{{"key":"k","value":"{long}"}}"#)),
-            "descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025",
-        ),
-        (
-            with_entry(r#"{"key":"k","value":null}"#),
-            "descriptors[0].entries[0].value: invalid type: null",
-        ),
-        (
-            with_entry(r#"{"key":"k","value":5}"#),
-            "descriptors[0].entries[0].value: invalid type: integer",
-        ),
-        (
-            with_entry(r#"{"key":"k","value":"\ud800"}"#),
-            "descriptors[0].entries[0].value: ",
-        ),
-        (
-            with_entry(r#"{"key":"k","key":"k"}"#),
-            "duplicate field `key`",
-        ),
-        (
-            with_field(r#""hits_addend":-1"#),
-            "hits_addend: invalid value: integer `-1`",
-        ),
-        (
-            with_field(r#""hits_addend":1.5"#),
-            "hits_addend: invalid type: floating point",
-        ),
-        (
-            with_field(r#""hits_addend":18446744073709551616"#),
-            "hits_addend: invalid",
-        ),
-        (
-            with_field(r#""hits_addend":1e400"#),
-            "hits_addend: number out of range",
-        ),
-        (
-            with_field(r#""hits_addend":"1""#),
-            "hits_addend: invalid type: string",
-        ),
-        (with_field(r#""peek":1"#), "peek: invalid type: integer"),
-        (with_field(r#""pek":true"#), "unknown field `pek`"),
-        (
-            with_field(r#""deny_status":403"#),
-            "unknown field `deny_status`",
-        ),
-        (
-            with_field(r#""domain":"twice""#),
-            "duplicate field `domain`",
-        ),
-        (
-            with_descriptor(r#"{"entries":[{"key":"k"}],"limit":1}"#),
-            "descriptors[0].limit: unknown field `limit`",
-        ),
-        (
-            with_entry(r#"{"key":"k","valeu":"x"}"#),
-            "descriptors[0].entries[0].valeu: unknown field `valeu`",
-        ),
-        (
-            with_descriptor(r#"{"entries":[{"key":"k"}],"hits_addend":-1}"#),
-            "descriptors[0].hits_addend: invalid value",
-        ),
-        (with_entry(entry) + "x", "trailing characters"),
-        (
-            with_entry(entry) + &with_entry(entry),
-            "trailing characters",
-        ),
-        (deep("[", "]"), "[0]: invalid type: sequence"),
-        (deep(r#"{"x":"#, "}"), "x: unknown field `x`"),
-        (with_descriptor(&deep("[", "]")), "descriptors[0]"),
-        (
-            with_field(&format!(r#""x":{}"#, deep("[", "]"))),
-            "x: unknown field `x`",
-        ),
-    ];
+/// Each body is refused with a message that holds its text.
+fn refused_bodies(cases: &[(String, &str)]) {
     let mut sidecar = start();
     let mut client = sidecar.connect();
-    for (body, expected) in &cases {
+    for (body, expected) in cases {
         let answer = client.post("/v1/check", body);
         let case = body.get(..120).unwrap_or(body);
         assert_eq!(answer.status, 400, "{case}: {}", answer.text());
@@ -194,6 +61,167 @@ fn bodies_that_are_no_check_are_refused_by_the_name_of_the_field() {
         .of("ratelimit_requests_malformed_total", &[("door", "http")]);
     assert_eq!(malformed, cases.len() as f64);
     is_well(&mut sidecar);
+}
+
+const ENTRY: &str = r#"{"key":"client","value":"x"}"#;
+
+#[test]
+fn bodies_of_another_shape_are_refused() {
+    let cases = [
+        ("", "EOF"),
+        ("{", "EOF"),
+        ("null", "invalid type: null"),
+        ("[]", "invalid"),
+        ("\"x\"", "invalid type: string"),
+        ("{}", "missing field `domain`"),
+        (r#"{"domain":"api"}"#, "missing field `descriptors`"),
+        (r#"{"domain":7,"descriptors":[]}"#, "domain: invalid type"),
+        (
+            r#"{"domain":"","descriptors":[{"entries":[{"key":"k"}]}]}"#,
+            "domain: must not be empty",
+        ),
+        (
+            r#"{"domain":"api","descriptors":[]}"#,
+            "descriptors: must be 1 to 64, are 0",
+        ),
+        (
+            r#"{"domain":"api","descriptors":{}}"#,
+            "descriptors: invalid type: map",
+        ),
+    ];
+    refused_bodies(&cases.map(|(body, expected)| (body.to_owned(), expected)));
+    refused_bodies(&[
+        (with_entry(ENTRY) + "x", "trailing characters"),
+        (
+            with_entry(ENTRY) + &with_entry(ENTRY),
+            "trailing characters",
+        ),
+    ]);
+}
+
+#[test]
+fn bad_descriptors_are_refused_by_their_place() {
+    let descriptor = r#"{"entries":[{"key":"k"}]}"#;
+    refused_bodies(&[
+        (
+            with_descriptor(&vec![descriptor; 65].join(",")),
+            "descriptors: must be 1 to 64, are 65",
+        ),
+        (
+            with_descriptor("{}"),
+            "descriptors[0]: missing field `entries`",
+        ),
+        (
+            with_descriptor(r#"{"entries":[]}"#),
+            "descriptors[0].entries: must be 1 to 32, are 0",
+        ),
+        (
+            with_entry(&vec![ENTRY; 33].join(",")),
+            "descriptors[0].entries: must be 1 to 32, are 33",
+        ),
+    ]);
+}
+
+#[test]
+fn bad_entries_are_refused_by_their_place() {
+    let long = "x".repeat(1_025);
+    let long_key = format!(r#"{ENTRY},{{"key":"{long}"}}"#);
+    let long_value = format!(r#"{{"key":"k","value":"{long}"}}"#);
+    let cases = [
+        ("{}", "descriptors[0].entries[0]: missing field `key`"),
+        (
+            r#"{"key":""}"#,
+            "descriptors[0].entries[0].key: must not be empty",
+        ),
+        (
+            &long_key,
+            "descriptors[0].entries[1].key: must be at most 1024 bytes, is 1025",
+        ),
+        (
+            &long_value,
+            "descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025",
+        ),
+        (
+            r#"{"key":"k","value":null}"#,
+            "descriptors[0].entries[0].value: invalid type: null",
+        ),
+        (
+            r#"{"key":"k","value":5}"#,
+            "descriptors[0].entries[0].value: invalid type: integer",
+        ),
+        (
+            r#"{"key":"k","value":"\ud800"}"#,
+            "descriptors[0].entries[0].value: ",
+        ),
+        (r#"{"key":"k","key":"k"}"#, "duplicate field `key`"),
+    ];
+    refused_bodies(&cases.map(|(entry, expected)| (with_entry(entry), expected)));
+}
+
+#[test]
+fn bad_costs_are_refused_by_the_name_of_the_field() {
+    let cases = [
+        (
+            r#""hits_addend":-1"#,
+            "hits_addend: invalid value: integer `-1`",
+        ),
+        (
+            r#""hits_addend":1.5"#,
+            "hits_addend: invalid type: floating point",
+        ),
+        (
+            r#""hits_addend":18446744073709551616"#,
+            "hits_addend: invalid",
+        ),
+        (r#""hits_addend":1e400"#, "hits_addend: number out of range"),
+        (r#""hits_addend":"1""#, "hits_addend: invalid type: string"),
+        (r#""peek":1"#, "peek: invalid type: integer"),
+    ];
+    refused_bodies(&cases.map(|(field, expected)| (with_field(field), expected)));
+    let own = r#"{"entries":[{"key":"k"}],"hits_addend":-1}"#;
+    refused_bodies(&[(
+        with_descriptor(own),
+        "descriptors[0].hits_addend: invalid value",
+    )]);
+}
+
+#[test]
+fn unknown_fields_are_refused_by_their_name() {
+    let limit = r#"{"entries":[{"key":"k"}],"limit":1}"#;
+    let value = r#"{"key":"k","valeu":"x"}"#;
+    refused_bodies(&[
+        (with_field(r#""pek":true"#), "unknown field `pek`"),
+        (
+            with_field(r#""deny_status":403"#),
+            "unknown field `deny_status`",
+        ),
+        (
+            with_field(r#""domain":"twice""#),
+            "duplicate field `domain`",
+        ),
+        (
+            with_descriptor(limit),
+            "descriptors[0].limit: unknown field `limit`",
+        ),
+        (
+            with_entry(value),
+            "descriptors[0].entries[0].valeu: unknown field `valeu`",
+        ),
+    ]);
+}
+
+#[test]
+fn deep_bodies_are_refused() {
+    let deep = |open: &str, close: &str| format!("{}{}", open.repeat(10_000), close.repeat(10_000));
+    refused_bodies(&[
+        (deep("[", "]"), "[0]: invalid type: sequence"),
+        (deep(r#"{"x":"#, "}"), "x: unknown field `x`"),
+        (with_descriptor(&deep("[", "]")), "descriptors[0]"),
+        (
+            with_field(&format!(r#""x":{}"#, deep("[", "]"))),
+            "x: unknown field `x`",
+        ),
+    ]);
 }
 
 #[test]
@@ -223,92 +251,11 @@ fn bytes_that_are_no_text_are_refused() {
     is_well(&mut sidecar);
 }
 
-#[test]
-fn queries_that_are_no_check_are_refused_by_the_name_of_the_field() {
-    let long = "x".repeat(1_025);
-    let many: String = (0..40).map(|nth| format!("&k{nth}=v")).collect();
-    let cases = [
-        (String::new(), "no entry given"),
-        ("?".to_owned(), "no entry given"),
-        ("?&&&".to_owned(), "no entry given"),
-        ("?domain=api".to_owned(), "no entry given"),
-        ("?client=x".to_owned(), "domain: must not be empty"),
-        ("?domain=&client=x".to_owned(), "domain: must not be empty"),
-        (
-            "?domain=api&=x".to_owned(),
-            "descriptors[0].entries[0].key: must not be empty",
-        ),
-        (
-            "?domain=api&client=x&client=y".to_owned(),
-            "client: given twice",
-        ),
-        (
-            "?domain=api&cl%69ent=x&client=y".to_owned(),
-            "client: given twice",
-        ),
-        (
-            "?domain=api&domain=api&client=x".to_owned(),
-            "domain: given twice",
-        ),
-        (
-            "?domain=api&client=x&peek=1&p%65ek=0".to_owned(),
-            "peek: given twice",
-        ),
-        (
-            "?domain=api&client=x&hits_addend=-1".to_owned(),
-            "hits_addend: must be a whole number",
-        ),
-        (
-            "?domain=api&client=x&hits_addend=1.5".to_owned(),
-            "hits_addend: must be a whole number",
-        ),
-        (
-            "?domain=api&client=x&hits_addend=".to_owned(),
-            "hits_addend: must be a whole number",
-        ),
-        (
-            "?domain=api&client=x&hits_addend=18446744073709551616".to_owned(),
-            "hits_addend: must be a whole number",
-        ),
-        (
-            "?domain=api&client=x&peek=maybe".to_owned(),
-            "peek: must be true or false",
-        ),
-        (
-            "?domain=api&client=x&deny_status=200".to_owned(),
-            "deny_status: must be a status from 400 to 599",
-        ),
-        (
-            "?domain=api&client=x&deny_status=1000".to_owned(),
-            "deny_status: must be a status from 400 to 599",
-        ),
-        (
-            "?domain=api&client=x&deny_status=4O3".to_owned(),
-            "deny_status: must be a status from 400 to 599",
-        ),
-        ("?domain=api&client=%ff".to_owned(), "not UTF-8"),
-        ("?domain=api&client=%ed%a0%80+".to_owned(), "not UTF-8"),
-        ("?domain=%c3%28&client=x".to_owned(), "not UTF-8"),
-        (
-            format!("?domain=api&client={long}"),
-            "descriptors[0].entries[0].value: must be at most 1024 bytes",
-        ),
-        (
-            format!("?domain=api&{long}=x"),
-            "descriptors[0].entries[0].key: must be at most 1024 bytes",
-        ),
-        (
-            format!("?domain={long}&client=x"),
-            "domain: must be at most 1024 bytes",
-        ),
-        (
-            format!("?domain=api{many}"),
-            "descriptors[0].entries: must be 1 to 32",
-        ),
-    ];
+/// Each query is refused with a message that holds its text.
+fn refused_queries(cases: &[(&str, &str)]) {
     let mut sidecar = start();
     let mut client = sidecar.connect();
-    for (query, expected) in &cases {
+    for (query, expected) in cases {
         let answer = client.get(&format!("/v1/check{query}"));
         let case = query.get(..80).unwrap_or(query);
         assert_eq!(answer.status, 400, "{case}: {}", answer.text());
@@ -319,6 +266,76 @@ fn queries_that_are_no_check_are_refused_by_the_name_of_the_field() {
         );
     }
     is_well(&mut sidecar);
+}
+
+#[test]
+fn queries_without_a_whole_check_are_refused() {
+    refused_queries(&[
+        ("", "no entry given"),
+        ("?", "no entry given"),
+        ("?&&&", "no entry given"),
+        ("?domain=api", "no entry given"),
+        ("?client=x", "domain: must not be empty"),
+        ("?domain=&client=x", "domain: must not be empty"),
+        (
+            "?domain=api&=x",
+            "descriptors[0].entries[0].key: must not be empty",
+        ),
+        ("?domain=api&client=x&client=y", "client: given twice"),
+        ("?domain=api&cl%69ent=x&client=y", "client: given twice"),
+        ("?domain=api&domain=api&client=x", "domain: given twice"),
+        ("?domain=api&client=x&peek=1&p%65ek=0", "peek: given twice"),
+        ("?domain=api&client=%ff", "not UTF-8"),
+        ("?domain=api&client=%ed%a0%80+", "not UTF-8"),
+        ("?domain=%c3%28&client=x", "not UTF-8"),
+    ]);
+}
+
+#[test]
+fn bad_reserved_fields_of_a_query_are_refused_by_name() {
+    let whole = "hits_addend: must be a whole number";
+    let status = "deny_status: must be a status from 400 to 599";
+    let cases = [
+        ("hits_addend=-1", whole),
+        ("hits_addend=1.5", whole),
+        ("hits_addend=", whole),
+        ("hits_addend=18446744073709551616", whole),
+        ("peek=maybe", "peek: must be true or false"),
+        ("deny_status=200", status),
+        ("deny_status=1000", status),
+        ("deny_status=4O3", status),
+    ];
+    let cases = cases.map(|(field, expected)| (format!("?domain=api&client=x&{field}"), expected));
+    let cases: Vec<_> = cases
+        .iter()
+        .map(|(query, expected)| (query.as_str(), *expected))
+        .collect();
+    refused_queries(&cases);
+}
+
+#[test]
+fn queries_over_the_bounds_are_refused() {
+    let long = "x".repeat(1_025);
+    let many: String = (0..40).map(|nth| format!("&k{nth}=v")).collect();
+    let bytes = "must be at most 1024 bytes";
+    refused_queries(&[
+        (
+            &format!("?domain=api&client={long}"),
+            &format!("descriptors[0].entries[0].value: {bytes}"),
+        ),
+        (
+            &format!("?domain=api&{long}=x"),
+            &format!("descriptors[0].entries[0].key: {bytes}"),
+        ),
+        (
+            &format!("?domain={long}&client=x"),
+            &format!("domain: {bytes}"),
+        ),
+        (
+            &format!("?domain=api{many}"),
+            "descriptors[0].entries: must be 1 to 32",
+        ),
+    ]);
 }
 
 /// Odd, and still meant: these pass.

@@ -186,11 +186,13 @@ fn survives(what: &str, told: &str, spoil: impl FnOnce(&Sidecar)) {
     );
     assert!(reloads(&sidecar, "refused") >= 1.0, "{what}");
     assert_eq!(reloads(&sidecar, "applied"), 0.0, "{what}");
-    let warned = sidecar.said("configuration refused");
-    assert!(
-        warned.iter().any(|event| event["level"] == "WARN"),
-        "{what}: {warned:?}"
-    );
+    // What it logs is heard a moment later.
+    until(&format!("{what}: a warning"), SOON, || {
+        let said = sidecar.said("configuration refused");
+        said.iter()
+            .any(|event| event["level"] == "WARN")
+            .then_some(())
+    });
     assert_eq!(limit(&mut client), 3, "{what}: the last good rules stay");
     assert_eq!(ask(&mut client), 429, "{what}: and what they counted");
     let path = sidecar.folder().path("sidecar.yaml");

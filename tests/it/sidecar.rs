@@ -446,6 +446,10 @@ impl Drop for Sidecar {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+        let heard = || (self.stdout.ended() && self.stderr.ended()).then_some(());
+        if !thread::panicking() {
+            until("all that the daemon said", SOON, heard);
+        }
         let said = format!("{}\n{}", self.stdout.text(), self.stderr.text());
         if thread::panicking() {
             eprintln!("the daemon said:\n{said}");

@@ -13,6 +13,9 @@ const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3
 const ONLY_UNIX: &str = r#"http: ["unix:t.sock"]"#;
 const CHECK: &str = "/v1/check?domain=api&client=x";
 
+/// Puts something at a path.
+type Put = fn(&Path);
+
 fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
@@ -72,7 +75,7 @@ fn a_live_socket_is_refused_and_keeps_working() {
 
 #[test]
 fn what_is_no_socket_is_refused_and_left_alone() {
-    let put: [(&str, fn(&Path)); 4] = [
+    let put: [(&str, Put); 4] = [
         ("file", |path| fs::write(path, "precious").unwrap()),
         ("directory", |path| fs::create_dir(path).unwrap()),
         ("symbolic link", |path| symlink("nowhere", path).unwrap()),
