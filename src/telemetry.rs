@@ -61,7 +61,7 @@ metrics! {
     CHECK_DURATION = Histogram "ratelimit_check_duration_seconds" []
         "Time from a check's bytes to its decision.";
     REMAINING = Gauge "ratelimit_remaining" ["rule"]
-        "The fewest cells any key of the rule had left in the last 60 seconds.";
+        "The fewest cells any key of the rule had left in the last 60 seconds; all of them if none was asked for.";
     KEYS = Gauge "ratelimit_keys" []
         "Keys held in memory.";
     EVICTED = Counter "ratelimit_keys_evicted_total" ["reason"]
@@ -214,18 +214,18 @@ impl Telemetry {
                 .get(hit.rule)
                 .filter(|_| board.version == answer.version())
             {
-                Some(meter) => meter.count(hit.standing.allowed, rule.spec.shadow, hit.source),
+                Some(meter) => {
+                    meter.count(hit.standing.allowed, rule.spec.shadow, hit.source);
+                    if rule.spec.limit.is_some() {
+                        meter.lowest.note(hit.standing.remaining.get());
+                    }
+                }
                 // The rules are being swapped: count under the same name, only not as fast.
                 None => self.meter(&rule.label).count(
                     hit.standing.allowed,
                     rule.spec.shadow,
                     hit.source,
                 ),
-            }
-            if rule.spec.limit.is_some()
-                && let Some(meter) = board.rules.get(hit.rule)
-            {
-                meter.lowest.note(hit.standing.remaining.get());
             }
         }
     }
@@ -247,9 +247,11 @@ impl Telemetry {
             .absolute(stats.total(Stat::CellsLost));
         self.counter(RACES, &[])
             .absolute(stats.total(Stat::KeptAfterRace));
-        for meter in &self.board.load().rules {
-            if let Some(lowest) = meter.lowest.get() {
-                meter.remaining.set(lowest as f64);
+        let (board, snapshot) = (self.board.load(), engine.snapshot());
+        if board.version == snapshot.version() {
+            for (meter, rule) in board.rules.iter().zip(snapshot.rules().all()) {
+                let remaining = meter.lowest.get().unwrap_or_else(|| full(rule));
+                meter.remaining.set(remaining as f64);
             }
         }
         self.handle.render()
@@ -293,6 +295,15 @@ impl RuleMeter {
                 self.denied[source as usize].increment(1);
             }
         }
+    }
+}
+
+/// What a key has left that nobody used: without a limit, what an answer says then.
+fn full(rule: &Rule) -> u64 {
+    match &rule.spec.limit {
+        Some(limit) if rule.spec.algorithm.is_windowed() => limit.requests(),
+        Some(limit) => limit.burst().get(),
+        None => u64::from(u32::MAX),
     }
 }
 
