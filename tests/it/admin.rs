@@ -517,6 +517,24 @@ fn metrics_tell_what_happened() {
     );
 }
 
+/// Nobody has asked yet: that is no reason to tell an operator that limits are used up.
+#[test]
+fn a_rule_that_nobody_asked_has_everything_left() {
+    let sidecar = start();
+    let metrics = sidecar.metrics();
+    let full = f64::from(u32::MAX);
+    for (rule, left) in [
+        ("api/client", 4.0),
+        ("api/client/path", 5.0),
+        ("api/free", full),
+        ("api/window", 9.0),
+        ("api/trial", 1.0),
+    ] {
+        let found = metrics.of("ratelimit_remaining", &[("rule", rule)]);
+        assert_eq!(found, left, "{rule}");
+    }
+}
+
 /// What a rule has left is that of its scarcest key.
 #[test]
 fn the_remaining_cells_of_a_rule_are_those_of_its_scarcest_key() {
