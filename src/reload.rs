@@ -104,20 +104,28 @@ impl Reloader {
             let Some(now) = settled(now, woken, &sources) else {
                 return;
             };
-            seen = now;
-            sources = self.attempt();
+            // A file that changed since this fingerprint or since the reading is read again by the next poll.
+            match self.attempt() {
+                Ok((read, hash)) => (sources, seen) = (read, hash),
+                Err(read) => {
+                    seen = now;
+                    // What a broken file no longer names is watched on: it does not count as a change.
+                    if read.iter().any(|source| !sources.contains(source)) {
+                        sources = read;
+                    }
+                }
+            }
             watch = watch.moved_to(&sources, told);
-            // A file that changed between the fingerprint and the reading is read again by the next poll.
         }
     }
 
-    /// Reads the configuration and puts it in force if it is sound. Answers what to watch from now on.
-    fn attempt(&self) -> Vec<PathBuf> {
+    /// Reads the configuration and puts it in force if it is sound. Answers what was read: then with its fingerprint.
+    fn attempt(&self) -> Result<(Vec<PathBuf>, u64), Vec<PathBuf>> {
         match config::load(&self.path, &*self.variables) {
             Ok(config) => {
-                let sources = config.sources.clone();
+                let read = (config.sources.clone(), config.hash);
                 self.apply(config);
-                sources
+                Ok(read)
             }
             Err(faults) => {
                 self.telemetry.counter(RELOADS, &["refused"]).increment(1);
@@ -126,7 +134,7 @@ impl Reloader {
                 }
                 self.status.configuration().faults =
                     faults.iter().map(ToString::to_string).collect();
-                faults.sources().to_vec()
+                Err(faults.sources().to_vec())
             }
         }
     }
