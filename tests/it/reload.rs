@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::client::Client;
-use super::sidecar::{SOON, Setup, Sidecar, until};
+use super::sidecar::{SOON, Setup, Sidecar, now, until};
 
 /// What the contract promises.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(10);
@@ -153,6 +153,37 @@ fn files_of_the_rules_folder_come_change_and_go() {
     sidecar.folder().write("rules/more.yaml", &more(9));
     wait("a folder back", 9);
     assert_eq!(faults(&sidecar), [""; 0]);
+}
+
+/// The files are compared every 2 s: what was refused or applied once is not read again as long as it stays.
+#[test]
+fn a_change_is_read_once() {
+    let top = "log: { format: json }\nrules_dir: rules";
+    let setup = Setup::rules(&rules(10)).top(top);
+    fs::create_dir(setup.folder.path("rules")).unwrap();
+    let sidecar = setup.start();
+    let outcomes = || ["applied", "unchanged", "refused"].map(|outcome| reloads(&sidecar, outcome));
+    let stays = |expected: [f64; 3]| {
+        until(&format!("{expected:?}"), IN_FORCE_WITHIN, || {
+            (outcomes() == expected).then_some(())
+        });
+        let begun = now();
+        until("another look at the files", SOON, || {
+            assert_eq!(outcomes(), expected);
+            (begun.elapsed() > Duration::from_millis(2_500)).then_some(())
+        });
+    };
+    sidecar.folder().replace("sidecar.yaml", "rules: [");
+    stays([0.0, 0.0, 1.0]);
+    let without = sidecar
+        .setup()
+        .with(&rules(20))
+        .replace("rules_dir: rules", "");
+    sidecar.folder().replace("sidecar.yaml", &without);
+    stays([1.0, 0.0, 1.0]);
+    let with = sidecar.setup().with(&rules(30));
+    sidecar.folder().replace("sidecar.yaml", &with);
+    stays([2.0, 0.0, 1.0]);
 }
 
 #[test]
@@ -358,7 +389,7 @@ fn a_busy_folder_does_not_hold_up_a_reload() {
         let yaml = sidecar.setup().with(&rules(20));
         sidecar.folder().replace("sidecar.yaml", &yaml);
         let mut client = sidecar.connect();
-        let begun = super::sidecar::now();
+        let begun = now();
         let mut found = 0;
         while found != 20 && begun.elapsed() < IN_FORCE_WITHIN {
             found = limit(&mut client);
