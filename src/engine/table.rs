@@ -281,9 +281,10 @@ impl Table {
                 None => return Entered::Nowhere,
             },
         };
-        // Ordering: Relaxed for the key words: the Release of the TAT below publishes them.
-        slot.high().store(key.high, Ordering::Relaxed);
-        slot.low().store(key.low, Ordering::Relaxed);
+        // Ordering: Release for the key words. Who reads one of them before the TAT below is published then also reads
+        // the slot as claimed, not the former tenant's TAT: tests/loom, a_look_up_never_sees_a_key_half_written.
+        slot.high().store(key.high, Ordering::Release);
+        slot.low().store(key.low, Ordering::Release);
         let number = tenancy_number(slot.book().load(Ordering::Relaxed));
         // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
         slot.book().store(
@@ -510,10 +511,10 @@ impl<'a> Slot<'a> {
 
     #[inline]
     fn carries(&self, key: &TableKey) -> bool {
-        // Ordering: Relaxed. The caller has read the TAT with Acquire before, and swaps that TAT afterwards: words of
-        // another tenancy can be seen here, but then the swap fails.
-        self.high().load(Ordering::Relaxed) == key.high
-            && self.low().load(Ordering::Relaxed) == key.low
+        // Ordering: Acquire. The caller has read the TAT before, and swaps or reads it again afterwards. Words of the
+        // next tenancy can be seen here, but pairing with the Release in `enter` the TAT then is not what it was.
+        self.high().load(Ordering::Acquire) == key.high
+            && self.low().load(Ordering::Acquire) == key.low
     }
 
     fn claim(&self, tat: u64) -> bool {
