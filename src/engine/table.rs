@@ -275,7 +275,11 @@ impl Table {
         now: Nanos,
     ) -> Entered {
         let (slot, index, entered, old_tat) = match self.claim_vacant(key) {
-            Some((slot, index)) => (slot, index, Entered::Vacant, VACANT),
+            // `take` left the last tenant's TAT here.
+            Some((slot, index)) => {
+                let old_tat = slot.high().load(Ordering::Relaxed);
+                (slot, index, Entered::Vacant, old_tat)
+            }
             None => match self.claim_victim(key, now) {
                 Some(claimed) => claimed,
                 None => return Entered::Nowhere,
@@ -311,6 +315,8 @@ impl Table {
                 let pending = slot.end_tenancy();
                 self.set_tag(index, 0);
                 self.held.fetch_sub(1, Ordering::Relaxed);
+                // For `enter`, which gives the next tenant another one.
+                slot.high().store(tat, Ordering::Release);
                 slot.tat().store(VACANT, Ordering::Release);
                 return Some(Taken {
                     tat: Nanos::new(tat),
