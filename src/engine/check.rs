@@ -37,8 +37,10 @@ struct Admission<'a> {
 
 #[derive(Debug)]
 enum Trace<'a> {
-    /// Nothing was changed that could be given back.
+    /// Nothing was changed.
     None,
+    /// The key is not held: it was counted where nothing can be given back.
+    KeptOut,
     Level {
         tenancy: Tenancy<'a>,
         before: Nanos,
@@ -215,9 +217,7 @@ impl Engine {
                 admitted.push((index, asked, admission));
             } else if !allows(snapshot, hits) {
                 self.give_back(hits, &admitted);
-                for (index, _, _) in &admitted {
-                    self.show_unconsumed(snapshot, &mut hits[*index..=*index], moment);
-                }
+                self.show_unconsumed(snapshot, hits, moment);
                 return Ok(());
             }
         }
@@ -228,23 +228,27 @@ impl Engine {
     }
 
     fn give_back(&self, hits: &[Hit], admitted: &[(usize, Asked<'_>, Admission<'_>)]) {
-        for (index, asked, admission) in admitted {
-            match admission.trace {
-                Trace::None => {}
-                Trace::Window => self.windows.give_back(&asked.window(), hits[*index].cost),
+        // The last first: of two admissions on one key, only the later one's TAT is the bucket's.
+        for (index, asked, admission) in admitted.iter().rev() {
+            let cost = hits[*index].cost;
+            let given_back = match admission.trace {
+                Trace::None => true,
+                Trace::KeptOut => false,
+                Trace::Window => {
+                    self.windows.give_back(&asked.window(), cost);
+                    true
+                }
+                // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
                 Trace::Level {
                     tenancy,
                     before,
                     after,
-                } => {
-                    // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
-                    if !self
-                        .table
-                        .give_back(&tenancy, after, before.max(asked.moment.now))
-                    {
-                        self.stats.count(Stat::KeptAfterRace, 1);
-                    }
-                }
+                } => self
+                    .table
+                    .give_back(&tenancy, after, before.max(asked.moment.now)),
+            };
+            if !given_back {
+                self.stats.count(Stat::KeptAfterRace, cost.get());
             }
         }
     }
@@ -312,32 +316,34 @@ impl Engine {
         let first_sight = carried.is_none() && unheld <= now && self.crowded();
         let enters = carried.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
-        let entered = enters.then(|| {
+        let entrance = enters.then(|| {
             self.table
                 .enter(&permit, key, Taken { tat, ..opening }, now)
         });
         if enters || standing.allowed {
-            self.stats.entered(entered);
+            self.stats.entered(entrance.map(|entrance| entrance.how));
         }
-        let admission = |trace| Admission {
+        let held = entrance.and_then(|entrance| entrance.held);
+        if held.is_none() {
+            self.stats.count(Stat::CellsLost, opening.pending.get());
+        }
+        let trace = match held {
+            _ if !standing.allowed => Trace::None,
+            Some((after, tenancy)) => Trace::Level {
+                tenancy,
+                before: opening.tat,
+                after,
+            },
+            None => {
+                self.doorkeeper.add(asked.name, cost, now);
+                Trace::KeptOut
+            }
+        };
+        Ok(Admission {
             standing,
             source: asked.source(opening.tat),
             trace,
-        };
-        if !standing.allowed {
-            return Ok(admission(Trace::None));
-        }
-        match self.table.touch(key, |tat| (None, tat)) {
-            Touched::Held(_, tenancy) => Ok(admission(Trace::Level {
-                tenancy,
-                before: opening.tat,
-                after: tat,
-            })),
-            Touched::Missing => {
-                self.doorkeeper.add(asked.name, cost, now);
-                Ok(admission(Trace::None))
-            }
-        }
+        })
     }
 
     fn admit_window(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
@@ -348,11 +354,16 @@ impl Engine {
             let standing = self.windows.look(&key, opening, cost);
             if standing.allowed {
                 self.doorkeeper.add(asked.name, cost, asked.moment.now);
+                self.stats.count(Stat::KeptOut, 1);
             }
             return Admission {
                 standing,
                 source: Source::Local,
-                trace: Trace::None,
+                trace: if standing.allowed {
+                    Trace::KeptOut
+                } else {
+                    Trace::None
+                },
             };
         }
         let (standing, room) = self.windows.admit(&key, opening, cost);

@@ -7,7 +7,10 @@
 //! A slot is four words: the TAT, the book, and the key's 128 bits. **The TAT word owns the slot**: 0 is vacant,
 //! [`CLAIMED`] is being rewritten, anything else is live. Whoever changes a bucket reads the TAT, then makes sure that
 //! the slot still carries its key, then swaps the TAT it read for the next one. A slot that was handed to another key
-//! in between has another TAT by then (`enter` sees to that), so the swap fails and the search starts again.
+//! in between has another TAT by then (`enter` sees to that), so the swap fails and the search starts again. What is
+//! left is a slot that within those few instructions changes hands twice, or changes hands and is charged, and comes
+//! back to the very nanosecond: then a check is charged to the wrong key, which can deny too much, never too little,
+//! and what was noted for it is refused by the number in the book.
 //!
 //! Shown by: tests/loom/table.rs.
 
@@ -92,6 +95,15 @@ pub enum Entered {
     InUse(Cells),
     /// No slot could be had.
     Nowhere,
+}
+
+/// What became of a key that was let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Entrance<'a> {
+    /// How it got its slot.
+    pub how: Entered,
+    /// The TAT it started with, and its stay; `None` if it got no slot.
+    pub held: Option<(Nanos, Tenancy<'a>)>,
 }
 
 /// A bucket that was taken out of the table.
@@ -248,6 +260,12 @@ impl Table {
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since. Otherwise
     /// the cells stay charged: nobody can tell whether they have drained, and giving them back twice would over-admit.
     pub fn give_back(&self, tenancy: &Tenancy<'_>, after: Nanos, before: Nanos) -> bool {
+        // Another key may be here by now, and may have come to the same TAT.
+        // Ordering: Acquire, so that the swap below cannot be seen as happening before this look.
+        let book = tenancy.slot.book().load(Ordering::Acquire);
+        if tenancy_number(book) != tenancy_number(tenancy.book) {
+            return false;
+        }
         // A bucket that was empty must not become vacant.
         let before = before.get().max(1);
         // Ordering: AcqRel, as every change of a TAT.
@@ -266,15 +284,15 @@ impl Table {
         EntryPermit { _guard: guard }
     }
 
-    /// Lets `key`, which is missing, enter with `tat` and `cells` uncollected.
+    /// Lets `key`, which is missing, enter with `bucket`: its TAT, or a nanosecond more, and its uncollected cells.
     pub fn enter(
         &self,
         _permit: &EntryPermit<'_>,
         key: &TableKey,
         bucket: Taken,
         now: Nanos,
-    ) -> Entered {
-        let (slot, index, entered, old_tat) = match self.claim_vacant(key) {
+    ) -> Entrance<'_> {
+        let (slot, index, how, old_tat) = match self.claim_vacant(key) {
             // `take` left the last tenant's TAT here.
             Some((slot, index)) => {
                 let old_tat = slot.high().load(Ordering::Relaxed);
@@ -282,7 +300,12 @@ impl Table {
             }
             None => match self.claim_victim(key, now) {
                 Some(claimed) => claimed,
-                None => return Entered::Nowhere,
+                None => {
+                    return Entrance {
+                        how: Entered::Nowhere,
+                        held: None,
+                    };
+                }
             },
         };
         // Ordering: Release for the key words. Who reads one of them before the TAT below is published then also reads
@@ -291,10 +314,8 @@ impl Table {
         slot.low().store(key.low, Ordering::Release);
         let number = tenancy_number(slot.book().load(Ordering::Relaxed));
         // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
-        slot.book().store(
-            number << PENDING_BITS | bucket.pending.get().min(PENDING_MAX),
-            Ordering::Release,
-        );
+        let book = number << PENDING_BITS | bucket.pending.get().min(PENDING_MAX);
+        slot.book().store(book, Ordering::Release);
         self.set_tag(index, key.tag());
         // A TAT that differs from the former tenant's, so that nobody mistakes one for the other.
         let mut tat = bucket.tat.get().clamp(1, CLAIMED - 2);
@@ -302,7 +323,10 @@ impl Table {
             tat += 1;
         }
         slot.tat().store(tat, Ordering::Release);
-        entered
+        Entrance {
+            how,
+            held: Some((Nanos::new(tat), Tenancy { slot, book })),
+        }
     }
 
     /// Takes `key` out of the table. Its slot is vacant afterwards.
