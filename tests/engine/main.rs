@@ -1,0 +1,13 @@
+//! The engine as its callers see it, under a clock that the tests own.
+//!
+//! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: what a
+//! flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules
+//! a descriptor meets. Zero allocations: tests/allocation.rs.
+#![expect(
+    clippy::expect_used,
+    reason = "a test that expects too much fails, as it should"
+)]
+
+mod all_or_nothing;
+mod exact;
+mod world;

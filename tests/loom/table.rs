@@ -1,0 +1,374 @@
+//! Two or three threads, a few steps each, on a table of one group.
+
+use loom::sync::Arc;
+use loom::thread;
+use tidegate::engine::table::{Entered, Table, TableKey, Taken, Tenancy, Touched};
+use tidegate::pure::{Cells, Nanos};
+
+/// One cell costs as much.
+const STEP: u64 = 100;
+/// Every model's time, unless it says otherwise.
+const NOW: u64 = 1_000;
+
+/// Keys. A variant of one would like the same place of its group, so whoever looks for it there may meet the other.
+const FIRST: u128 = 0x1111_2222_3333_4444_5555_6666_7777_8888;
+const SECOND: u128 = 0x9999_aaaa_bbbb_cccc_dddd_eeee_ffff_0000;
+const THIRD: u128 = 0x0123_4567_89ab_cdef_0246_8ace_1357_9bdf;
+const VARIANT: u128 = 0x5a5a_0000_a5a5_ffff_1234_4321_0f0f_f0f0;
+
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+fn table(keys_max: usize) -> Arc<Table> {
+    Arc::new(Table::new(keys_max, [3, 5]))
+}
+
+/// A bucket that `cells` were admitted on at `now`.
+fn filled(now: u64, cells: u64) -> Taken {
+    Taken {
+        tat: Nanos::new(now + cells * STEP),
+        pending: Cells::ZERO,
+    }
+}
+
+fn enter(table: &Table, key: &TableKey, bucket: Taken) -> Entered {
+    let permit = table.permit(key);
+    table.enter(&permit, key, bucket, Nanos::new(NOW)).how
+}
+
+/// Spawns `work` on the table.
+fn on<R: 'static>(
+    table: &Arc<Table>,
+    work: impl FnOnce(&Table) -> R + 'static,
+) -> thread::JoinHandle<R> {
+    let table = table.clone();
+    thread::spawn(move || work(&table))
+}
+
+/// What `admit` did: the TATs before and after, and the stay.
+struct Admitted<'a> {
+    before: u64,
+    after: u64,
+    tenancy: Tenancy<'a>,
+}
+
+/// One cell of a bucket of `burst`, as `gcra::admit` would have it. `None`: missing, or no room.
+fn admit<'a>(table: &'a Table, key: &TableKey, now: u64, burst: u64) -> Option<Admitted<'a>> {
+    let step = |tat: Nanos| {
+        let after = tat.get().max(now) + STEP;
+        let fits = after <= now + burst * STEP;
+        (fits.then_some(Nanos::new(after)), (tat.get(), after, fits))
+    };
+    match table.touch(key, step) {
+        Touched::Held((before, after, true), tenancy) => Some(Admitted {
+            before,
+            after,
+            tenancy,
+        }),
+        Touched::Held(_, _) | Touched::Missing => None,
+    }
+}
+
+fn admits(table: &Table, key: &TableKey, now: u64, burst: u64) -> bool {
+    admit(table, key, now, burst).is_some()
+}
+
+fn tat(table: &Table, key: &TableKey) -> Option<u64> {
+    table.tat(key).map(Nanos::get)
+}
+
+#[test]
+fn of_two_checks_one_gets_the_only_cell() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let other = on(&table, move |table| admits(table, &key, NOW, 1));
+        let mine = admits(&table, &key, NOW, 1);
+        assert!(mine ^ other.join().expect("no panic"));
+        assert_eq!(tat(&table, &key), Some(NOW + STEP));
+    });
+}
+
+#[test]
+fn three_checks_with_time_moving_get_what_has_drained() {
+    explore(2, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 1));
+        let [early, late] =
+            [NOW, NOW + STEP].map(|now| on(&table, move |table| admits(table, &key, now, 1)));
+        let mine = admits(&table, &key, NOW + STEP, 1);
+        assert!(!early.join().expect("no panic"), "nothing had drained yet");
+        assert!(mine ^ late.join().expect("no panic"), "one cell had");
+        assert_eq!(tat(&table, &key), Some(NOW + 2 * STEP));
+    });
+}
+
+#[test]
+fn what_is_noted_is_collected_once() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let note = move |table: &Table| {
+            let admitted = admit(table, &key, NOW, 2).expect("there is room for two");
+            assert!(table.book(&admitted.tenancy, Cells::new(3)));
+        };
+        let notes = [on(&table, note), on(&table, note)];
+        let early = table.collect(&key);
+        for note in notes {
+            note.join().expect("no panic");
+        }
+        assert_eq!(early.plus(table.collect(&key)), Cells::new(6));
+        assert_eq!(table.collect(&key), Cells::ZERO);
+    });
+}
+
+#[test]
+fn what_is_noted_is_collected_by_one_of_two() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let admitted = admit(&table, &key, NOW, 1).expect("there is room");
+        let other = on(&table, move |table| table.collect(&key));
+        assert!(table.book(&admitted.tenancy, Cells::ONE));
+        let mine = table.collect(&key);
+        let theirs = other.join().expect("no panic");
+        assert_eq!(mine.plus(theirs), Cells::ONE);
+    });
+}
+
+/// A note that comes when its key has left is refused, and what was noted before that leaves with the key.
+#[test]
+fn what_is_noted_for_a_key_that_leaves_is_told_or_lost_but_never_another_keys() {
+    explore(3, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &key, filled(NOW, 0));
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        let noted = admit(&table, &key, NOW, 1)
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::new(7)));
+        let told = match other.join().expect("no panic") {
+            Entered::Netted(cells) | Entered::InUse(cells) => cells.get(),
+            Entered::Settled | Entered::Vacant | Entered::Nowhere => 0,
+        };
+        assert_eq!(table.collect(&next), Cells::ZERO);
+        assert_eq!(told, if noted { 7 } else { 0 });
+    });
+}
+
+#[test]
+fn a_check_is_never_charged_to_the_key_that_took_its_slot() {
+    explore(3, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &key, filled(NOW, 1));
+        // The next key would like the very TAT that the first one has.
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        let admitted = admits(&table, &key, NOW, 4);
+        let entered = other.join().expect("no panic");
+        let level = tat(&table, &next).expect("it entered") - NOW;
+        assert!(level <= STEP + 1, "charged to the next key: {level}");
+        assert_eq!(entered, Entered::InUse(Cells::ZERO));
+        assert!(tat(&table, &key).is_none());
+        let _ = admitted; // before it left, or not at all
+        assert_eq!(table.held(), 1);
+    });
+}
+
+/// The same where the slot was vacant in between, as a reload leaves it.
+#[test]
+fn a_check_is_never_charged_to_the_key_that_found_its_slot_vacant() {
+    explore(3, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &key, filled(NOW, 1));
+        let other = on(&table, move |table| {
+            let permit = table.permit(&key);
+            let taken = table.take(&permit, &key).expect("it is held");
+            table.enter(&permit, &next, filled(NOW, 1), Nanos::new(NOW));
+            taken.tat.get()
+        });
+        let admitted = admits(&table, &key, NOW, 4);
+        let taken = other.join().expect("no panic");
+        assert_eq!(taken, NOW + STEP + if admitted { STEP } else { 0 });
+        let level = tat(&table, &next).expect("it entered") - NOW;
+        assert!(level <= STEP + 1, "charged to the next key: {level}");
+    });
+}
+
+/// Of a burst of two, half used, a reload makes a burst of four: each cell counts twice.
+#[test]
+fn a_reload_neither_loses_nor_doubles_a_cell() {
+    explore(3, || {
+        let table = table(2);
+        let (old, new) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &old, filled(NOW, 1));
+        let other = on(&table, move |table| {
+            let permit = table.permit(&new);
+            let taken = table.take(&permit, &old).expect("it is held");
+            let cells = 2 * (taken.tat.get() - NOW) / STEP;
+            let pending = taken.pending;
+            let bucket = Taken {
+                pending,
+                ..filled(NOW, cells)
+            };
+            table.enter(&permit, &new, bucket, Nanos::new(NOW));
+        });
+        let admitted = admit(&table, &old, NOW, 2);
+        let noted = admitted
+            .as_ref()
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::ONE));
+        other.join().expect("no panic");
+        assert_eq!(tat(&table, &old), None);
+        let cells = (tat(&table, &new).expect("it entered") - NOW) / STEP;
+        assert_eq!(cells, if admitted.is_some() { 4 } else { 2 });
+        assert_eq!(table.collect(&new), Cells::new(u64::from(noted)));
+        assert_eq!(table.held(), 1);
+    });
+}
+
+/// Two that find a key missing under the old rules and under the new ones: one of them takes the other's bucket.
+#[test]
+fn two_variants_of_a_key_are_never_both_held() {
+    explore(3, || {
+        let table = table(2);
+        let (old, new) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        let other = on(&table, move |table| {
+            let permit = table.permit(&new);
+            let taken = table.take(&permit, &old);
+            let bucket = taken.unwrap_or(filled(NOW, 0));
+            table.enter(&permit, &new, bucket, Nanos::new(NOW));
+        });
+        let permit = table.permit(&old);
+        if table.tat(&old).is_none() && table.tat(&new).is_none() {
+            table.enter(&permit, &old, filled(NOW, 1), Nanos::new(NOW));
+        }
+        drop(permit);
+        other.join().expect("no panic");
+        assert!(tat(&table, &old).is_none() && tat(&table, &new).is_some());
+        assert_eq!(table.held(), 1);
+    });
+}
+
+#[test]
+fn giving_back_never_leaves_less_than_others_took() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let other = on(&table, move |table| {
+            u64::from(admits(table, &key, NOW, 2)) + u64::from(admits(table, &key, NOW, 2))
+        });
+        let mut kept = 0;
+        if let Some(mine) = admit(&table, &key, NOW, 2) {
+            let (after, before) = (Nanos::new(mine.after), Nanos::new(mine.before));
+            kept = u64::from(!table.give_back(&mine.tenancy, after, before));
+        }
+        let theirs = other.join().expect("no panic");
+        let cells = (tat(&table, &key).expect("it is held") - NOW) / STEP;
+        assert_eq!(cells, theirs + kept);
+        assert!(cells <= 2);
+    });
+}
+
+/// The key has left when its admission is given back, and the next one has come to the very same TAT.
+#[test]
+fn what_is_given_back_is_never_another_keys() {
+    explore(3, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &key, filled(NOW, 1));
+        let mine = admit(&table, &key, NOW, 2).expect("there is room");
+        enter(&table, &next, filled(NOW, 1));
+        let other = on(&table, move |table| u64::from(admits(table, &next, NOW, 3)));
+        let (after, before) = (Nanos::new(mine.after), Nanos::new(mine.before));
+        assert!(!table.give_back(&mine.tenancy, after, before));
+        let theirs = 1 + other.join().expect("no panic");
+        let cells = (tat(&table, &next).expect("it entered") - NOW) / STEP;
+        assert_eq!(cells, theirs);
+    });
+}
+
+#[test]
+fn a_key_that_two_let_in_is_there_once() {
+    explore(3, || {
+        let table = table(2);
+        let key = table.key(FIRST, 0);
+        let let_in = move |table: &Table| {
+            let permit = table.permit(&key);
+            if table.tat(&key).is_none() {
+                table.enter(&permit, &key, filled(NOW, 1), Nanos::new(NOW));
+                return true;
+            }
+            drop(permit);
+            admits(table, &key, NOW, 1)
+        };
+        let other = on(&table, let_in);
+        let mine = let_in(&table);
+        assert!(mine ^ other.join().expect("no panic"));
+        assert_eq!(table.held(), 1);
+        let permit = table.permit(&key);
+        assert!(table.take(&permit, &key).is_some());
+        assert!(table.take(&permit, &key).is_none(), "it was there twice");
+        assert_eq!(table.held(), 0);
+    });
+}
+
+#[test]
+fn a_look_up_never_sees_a_key_half_written() {
+    explore(2, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        enter(&table, &key, filled(NOW, 5));
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        let seen = tat(&table, &next);
+        assert!(seen.is_none_or(|seen| seen == NOW + STEP), "{seen:?}");
+        let seen = tat(&table, &key);
+        assert!(seen.is_none_or(|seen| seen == NOW + 5 * STEP), "{seen:?}");
+        other.join().expect("no panic");
+        assert_eq!(tat(&table, &next), Some(NOW + STEP));
+    });
+}
+
+/// What was noted for the first key leaves with it: the one that took its slot never collects it.
+#[test]
+fn a_key_never_collects_what_was_noted_for_the_one_before() {
+    explore(3, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        let noted = Taken {
+            pending: Cells::new(7),
+            ..filled(NOW, 5)
+        };
+        enter(&table, &key, noted);
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        assert_eq!(table.collect(&next), Cells::ZERO);
+        let told = other.join().expect("no panic");
+        assert_eq!(told, Entered::InUse(Cells::new(7)));
+    });
+}
+
+/// Two keys want the one place; whatever happens there is never more than one, and the count is right.
+#[test]
+fn the_bound_holds_while_two_keys_enter() {
+    explore(2, || {
+        let table = table(1);
+        let (key, next) = (table.key(SECOND, 0), table.key(THIRD, 0));
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        enter(&table, &key, filled(NOW, 1));
+        other.join().expect("no panic");
+        let held = [key, next]
+            .iter()
+            .filter(|key| table.tat(key).is_some())
+            .count();
+        assert_eq!(table.held(), held as u64);
+        assert!(held <= 1);
+    });
+}
