@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::answer::{Answer, Hit, Hits, Source};
 use super::snapshot::{RuleState, Snapshot};
 use super::table::{TableKey, Taken, Tenancy, Touched};
-use super::windows::WindowKey;
+use super::windows::{Room, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
 use crate::pure::rules::{Lookup, RuleIndex};
@@ -368,10 +368,13 @@ impl Engine {
         }
         let (standing, room) = self.windows.admit(&key, opening, cost);
         self.stats.room(room);
-        let trace = if standing.allowed {
-            Trace::Window
-        } else {
-            Trace::None
+        let trace = match room {
+            _ if !standing.allowed => Trace::None,
+            Room::Free | Room::Settled | Room::InUse => Trace::Window,
+            Room::Nowhere => {
+                self.doorkeeper.add(asked.name, cost, asked.moment.now);
+                Trace::KeptOut
+            }
         };
         Admission {
             standing,

@@ -58,6 +58,7 @@ impl Stats {
             Room::Free => {}
             Room::Settled => self.count(Stat::EvictedSettled, 1),
             Room::InUse => self.count(Stat::EvictedInUse, 1),
+            Room::Nowhere => self.count(Stat::KeptOut, 1),
         }
     }
 }

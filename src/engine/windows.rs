@@ -1,8 +1,8 @@
 //! The state of windowed rules: many small shards, each with its lock.
 //!
 //! A count over windows does not fit one word, so these keys take a lock, for some tens of nanoseconds and shared with
-//! few others. A shard holds at most [`SHARD_KEYS`] keys and grows by at most doubling that: no key waits for a large
-//! move. A full shard lets the key go that is missed least.
+//! few others. A shard is meant for [`SHARD_KEYS`] keys and holds at most twice as many, as chance spreads them: no key
+//! waits for a large move. When there is no room, the key in the shard that is missed least leaves.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::pure::algorithm::fixed_window;
 use crate::pure::algorithm::window::WindowState;
-use crate::pure::{Cells, Limit, Rule, Span, Standing};
+use crate::pure::{Algorithm, Cells, Limit, Rule, Span, Standing};
 
-/// Keys of one shard.
+/// Keys of one shard when the table is full and they are spread evenly.
 const SHARD_KEYS: usize = 512;
 
 /// A key's counts, and the limit they were counted under.
@@ -31,13 +31,14 @@ pub enum Room {
     Settled,
     /// A key left whose windows had not passed.
     InUse,
+    /// There was none: nothing was counted.
+    Nowhere,
 }
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct Windows {
     shards: Box<[Mutex<HashMap<u128, Counted>>]>,
-    shard_keys_max: usize,
     keys_max: u64,
     held: AtomicU64,
 }
@@ -61,7 +62,6 @@ impl Windows {
         let shards = keys_max.div_ceil(SHARD_KEYS).next_power_of_two();
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
-            shard_keys_max: (keys_max / shards).max(1),
             keys_max: keys_max as u64,
             held: AtomicU64::new(0),
         }
@@ -128,22 +128,28 @@ impl Windows {
         }
         let mut state = fresh(key, opening);
         let (said, keep) = step(&mut state);
-        let mut room = Room::Free;
-        if keep {
-            if shard.len() >= self.shard_keys_max {
-                room = make_room(&mut shard, key.unix);
-            } else {
-                self.held.fetch_add(1, Ordering::Relaxed);
-            }
-            shard.insert(
-                key.name,
-                Counted {
-                    state,
-                    limit: *key.limit,
-                },
-            );
+        if !keep {
+            return (said, Room::Free);
+        }
+        let room = self.room(&mut shard, key.unix);
+        if room != Room::Nowhere {
+            let limit = *key.limit;
+            shard.insert(key.name, Counted { state, limit });
         }
         (said, room)
+    }
+
+    /// Room for one more key in `shard`.
+    fn room(&self, shard: &mut HashMap<u128, Counted>, unix: Span) -> Room {
+        let one_more = |held| (held < self.keys_max).then_some(held + 1);
+        // Ordering: Relaxed; see `held`. Counted before the key is there, so the bound is never passed.
+        let relaxed = Ordering::Relaxed;
+        if shard.len() < 2 * SHARD_KEYS
+            && self.held.fetch_update(relaxed, relaxed, one_more).is_ok()
+        {
+            return Room::Free;
+        }
+        make_room(shard, unix)
     }
 
     fn shard(&self, name: u128) -> MutexGuard<'_, HashMap<u128, Counted>> {
@@ -156,13 +162,38 @@ impl Windows {
 }
 
 impl Counted {
-    /// The state, rescaled if it was counted under another limit.
+    /// The state, rescaled if it was counted under another limit, and begun anew with what is used if it was counted by
+    /// another algorithm.
     fn under(&mut self, key: &WindowKey<'_>) -> &mut WindowState {
         if self.limit != *key.limit {
             self.state.rescale(&self.limit, key.limit, key.unix);
             self.limit = *key.limit;
         }
+        if algorithm(&self.state) != key.rule.spec.algorithm {
+            self.state = fresh(key, self.used(key.unix));
+        }
         &mut self.state
+    }
+
+    fn used(&self, unix: Span) -> Cells {
+        let left = self.state.look(&self.limit, unix, Cells::ZERO).remaining;
+        Cells::new(self.limit.requests()).less(left)
+    }
+
+    /// Smaller is missed less: windows that have passed, then the least used part of a limit, then the soonest to pass.
+    fn missed(&self, unix: Span) -> (bool, u128, Span) {
+        let ends = self.state.ends(&self.limit, unix);
+        let used = u128::from(self.used(unix).get()) << 32;
+        let part = used / u128::from(self.limit.requests().max(1));
+        (ends > Span::ZERO, part, ends)
+    }
+}
+
+const fn algorithm(state: &WindowState) -> Algorithm {
+    match state {
+        WindowState::Fixed(_) => Algorithm::FixedWindow,
+        WindowState::Sliding(_) => Algorithm::SlidingWindow,
+        WindowState::Log(_) => Algorithm::SlidingLog,
     }
 }
 
@@ -175,21 +206,18 @@ fn fresh(key: &WindowKey<'_>, opening: Cells) -> WindowState {
     state
 }
 
-/// Drops the key whose windows pass soonest.
+/// Drops the key that is missed least.
 fn make_room(shard: &mut HashMap<u128, Counted>, unix: Span) -> Room {
-    let soonest = shard
+    let least = shard
         .iter()
-        .map(|(name, counted)| (counted.state.ends(&counted.limit, unix), *name))
+        .map(|(name, counted)| (counted.missed(unix), *name))
         .min();
-    match soonest {
-        Some((ends, name)) => {
-            shard.remove(&name);
-            if ends == Span::ZERO {
-                Room::Settled
-            } else {
-                Room::InUse
-            }
-        }
-        None => Room::Free,
+    let Some(((in_use, _, _), name)) = least else {
+        return Room::Nowhere;
+    };
+    shard.remove(&name);
+    match in_use {
+        true => Room::InUse,
+        false => Room::Settled,
     }
 }
