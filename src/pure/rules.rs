@@ -174,28 +174,32 @@ impl Rules {
         level
     }
 
-    /// Rules that would share a label get the values that tell them apart, or at last a number.
+    /// Rules that would share a label get the values that tell them apart, or at last a number, as often as it takes.
     fn tell_apart(&mut self) {
-        for rename in [
-            |rule: &Rule, _: usize| rule.label_with_values(),
-            |rule: &Rule, nth: usize| format!("{}#{nth}", rule.label),
-        ] {
-            let mut by_label: BTreeMap<String, Vec<RuleIndex>> = BTreeMap::new();
-            for (index, rule) in self.rules.iter().enumerate() {
-                by_label.entry(rule.label.clone()).or_default().push(index);
-            }
-            for indices in by_label.into_values().filter(|indices| indices.len() > 1) {
-                for (nth, index) in (1_usize..).zip(indices) {
-                    let Some(rule) = self.rules.get_mut(index) else {
-                        continue;
-                    };
-                    rule.label = rename(rule, nth);
-                    if rule.spec.name.is_none() {
-                        rule.policy.clone_from(&rule.label);
-                    }
-                }
+        self.rename_alike(|rule, _| rule.label_with_values());
+        while self.rename_alike(|rule, nth| format!("{}#{nth}", rule.label)) {}
+    }
+
+    /// Gives rules of the same label another one. Whether there were any.
+    fn rename_alike(&mut self, rename: impl Fn(&Rule, usize) -> String) -> bool {
+        let mut by_label: BTreeMap<String, Vec<RuleIndex>> = BTreeMap::new();
+        for (index, rule) in self.rules.iter().enumerate() {
+            by_label.entry(rule.label.clone()).or_default().push(index);
+        }
+        by_label.retain(|_, indices| indices.len() > 1);
+        for (nth, &index) in by_label
+            .values()
+            .flat_map(|indices| (1_usize..).zip(indices))
+        {
+            let Some(rule) = self.rules.get_mut(index) else {
+                continue;
+            };
+            rule.label = rename(rule, nth);
+            if rule.spec.name.is_none() {
+                rule.policy.clone_from(&rule.label);
             }
         }
+        !by_label.is_empty()
     }
 }
 
