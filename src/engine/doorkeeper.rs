@@ -75,21 +75,23 @@ impl Doorkeeper {
 
     /// Begins a new epoch when it is time.
     fn turn(&self, cells: Cells, now: Nanos) {
-        let counted = self
-            .counted
-            .fetch_add(cells.get().min(1 << 16), Ordering::Relaxed);
+        let (page, cells) = (self.counters_per_row as u64, cells.get().min(1 << 16));
+        let counted = self.counted.fetch_add(cells, Ordering::Relaxed);
+        // One thread turns a page that is full: the one that filled it.
+        let full = counted / page != (counted + cells) / page;
         let began = self.epoch_began.load(Ordering::Relaxed);
-        let old = now.since(Nanos::new(began)) >= FADE_AFTER;
-        if !old && counted < self.counters_per_row as u64 {
-            return;
+        // And one that is old: the one whose exchange succeeds, as `now` is another time by far.
+        let old = || {
+            now.since(Nanos::new(began)) >= FADE_AFTER
+                && self
+                    .epoch_began
+                    .compare_exchange(began, now.get(), Ordering::Relaxed, Ordering::Relaxed)
+                    .is_ok()
+        };
+        if full {
+            self.epoch_began.store(now.get(), Ordering::Relaxed);
         }
-        // One thread turns the page: the one whose exchange succeeds.
-        if self
-            .epoch_began
-            .compare_exchange(began, now.get(), Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
-            self.counted.store(0, Ordering::Relaxed);
+        if full || old() {
             self.epoch.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -141,6 +143,20 @@ mod tests {
         doorkeeper.add(8, Cells::ONE, at(122));
         assert_eq!(doorkeeper.count(7, at(122)), Cells::ZERO);
         assert_eq!(doorkeeper.count(8, at(500)), Cells::ZERO);
+    }
+
+    #[test]
+    fn a_page_is_turned_by_one_thread() {
+        let doorkeeper = Doorkeeper::new(0);
+        let (threads, adds) = (8, 64 * COUNTERS_MIN as u64);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                let add = || (0..adds).for_each(|_| doorkeeper.add(7, Cells::ONE, Nanos::new(1)));
+                scope.spawn(add);
+            }
+        });
+        let turned = doorkeeper.epoch.load(Ordering::Relaxed) - 1;
+        assert_eq!(turned, threads * 64);
     }
 
     #[test]
