@@ -294,6 +294,7 @@ impl Engine {
             drop(permit);
             return self.admit(asked, cost); // another thread let it enter first
         }
+        self.announce(asked.version);
         if self.version() != asked.version {
             return Err(Stale);
         }

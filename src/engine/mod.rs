@@ -119,8 +119,14 @@ impl Engine {
             .next(rules, &self.setup.fleet, self.setup.reporting);
         let version = next.version();
         self.snapshot.store(Arc::new(next));
+        self.announce(version);
+    }
+
+    /// Makes it known that the rules of `version` are in force. Whoever holds them may: nobody waits for the thread
+    /// that reloads.
+    fn announce(&self, version: u64) {
         // Ordering: Release, after the snapshot: who sees the new version finds the new snapshot.
-        self.version.store(version, Ordering::Release);
+        self.version.fetch_max(version, Ordering::Release);
     }
 
     /// The rules in force.
