@@ -9,5 +9,9 @@
 )]
 
 mod all_or_nothing;
+mod bounds;
 mod exact;
+mod identity;
+mod reload;
+mod rules;
 mod world;
