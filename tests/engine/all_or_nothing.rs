@@ -1,6 +1,7 @@
 //! A check passes on every rule it meets, or uses nothing anywhere.
 
 use std::collections::BTreeMap;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -11,7 +12,7 @@ use tidegate::engine::{Answer, Engine, Stat};
 use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate::pure::{Addresses, Algorithm, Cells, Check, Descriptor, Entry, Moment, Rules};
 
-use crate::world::{Dice, SECOND, START, a_second, ask, engine, exact, left, node, rule, rules};
+use crate::world::{Dice, SECOND, START, a_second, ask, engine, left, node, rule, rules};
 
 /// How a rule of the model behaves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -359,51 +360,62 @@ fn a_key_that_just_entered_gets_back_what_a_denied_check_took() {
     assert_eq!(engine.stats().total(Stat::KeptAfterRace), 0);
 }
 
-/// Eight threads ask for two or three rules at once, more than there is. None is passed, and every cell is accounted
-/// for: admitted, left, or kept after a race.
+const KEYS: [&str; 4] = ["a", "b", "c", "window"];
+const BURSTS: [u64; 4] = [9, 10, 11, 12];
+
+/// One check of three or four rules for `value`, drawn by `dice`. Answers the cells it was given of each.
+fn one_of_many(engine: &Engine, value: &str, dice: &mut Dice) -> [u64; 4] {
+    let skipped = dice.below(5) as usize;
+    let costs: [u64; 4] = std::array::from_fn(|nth| match nth == skipped {
+        true => 0,
+        false => 1 + dice.below(3),
+    });
+    let entries = KEYS.map(|key| [Entry { key, value }]);
+    let descriptors: Vec<Descriptor<'_>> = entries
+        .iter()
+        .zip(costs)
+        .filter(|(_, cost)| *cost > 0)
+        .map(|(entries, cost)| Descriptor {
+            entries,
+            cost: Some(Cells::new(cost)),
+        })
+        .collect();
+    let check = Check {
+        domain: "api",
+        descriptors: &descriptors,
+        cost: Cells::ONE,
+        peek: false,
+    };
+    match engine.check(&check, Moment::at(START)).allowed() {
+        true => costs,
+        false => [0; 4],
+    }
+}
+
+/// Eight threads ask for three or four rules at once, more than there is, in many rounds of new keys. No limit is
+/// passed, and every cell is accounted for: admitted, left, or kept after a race.
 #[test]
 fn threads_never_pass_a_limit_and_every_cell_is_accounted_for() {
-    const BURSTS: [u64; 4] = [4_000, 5_000, 6_000, 7_000];
-    let nodes = BURSTS.iter().enumerate().map(|(nth, &burst)| match nth {
-        3 => exact(
-            "key",
-            "3",
-            rule(a_second(burst, burst), Algorithm::FixedWindow),
-        ),
-        _ => exact(
-            "key",
-            ["0", "1", "2"][nth],
-            rule(a_second(10, burst), Algorithm::Gcra),
-        ),
+    const ROUNDS: usize = 1_500;
+    let nodes = KEYS.iter().zip(BURSTS).map(|(key, burst)| match *key {
+        "window" => node(key, rule(a_second(burst, burst), Algorithm::FixedWindow)),
+        _ => node(key, rule(a_second(10, burst), Algorithm::Gcra)),
     });
-    let engine = engine(1_000, rules(nodes.collect()));
-    let admitted: [AtomicU64; 4] = Default::default();
+    let engine = engine(10 * ROUNDS, rules(nodes.collect()));
+    let admitted: Vec<[AtomicU64; 4]> = (0..ROUNDS).map(|_| Default::default()).collect();
+    let barrier = Barrier::new(8);
     thread::scope(|scope| {
         for seed in 0..8 {
-            let (engine, admitted) = (&engine, &admitted);
+            let (engine, admitted, barrier) = (&engine, &admitted, &barrier);
             scope.spawn(move || {
                 let mut dice = Dice::new(seed);
-                for _ in 0..2_500 {
-                    let skipped = dice.below(5) as usize;
-                    let picks = ["0", "1", "2", "3"].map(|value| [Entry { key: "key", value }]);
-                    let costs: [u64; 4] = std::array::from_fn(|_| 1 + dice.below(3));
-                    let chosen: Vec<usize> = (0..4).filter(|nth| *nth != skipped).collect();
-                    let descriptors: Vec<Descriptor<'_>> = chosen
-                        .iter()
-                        .map(|&nth| Descriptor {
-                            entries: &picks[nth],
-                            cost: Some(Cells::new(costs[nth])),
-                        })
-                        .collect();
-                    let check = Check {
-                        domain: "api",
-                        descriptors: &descriptors,
-                        cost: Cells::ONE,
-                        peek: false,
-                    };
-                    if engine.check(&check, Moment::at(START)).allowed() {
-                        for nth in chosen {
-                            admitted[nth].fetch_add(costs[nth], Ordering::Relaxed);
+                for (round, admitted) in admitted.iter().enumerate() {
+                    let value = round.to_string();
+                    barrier.wait();
+                    for _ in 0..3 {
+                        let given = one_of_many(engine, &value, &mut dice);
+                        for (total, cells) in admitted.iter().zip(given) {
+                            total.fetch_add(cells, Ordering::Relaxed);
                         }
                     }
                 }
@@ -411,14 +423,17 @@ fn threads_never_pass_a_limit_and_every_cell_is_accounted_for() {
         }
     });
     let mut kept = 0;
-    for (nth, (burst, admitted)) in BURSTS.iter().zip(&admitted).enumerate() {
-        let used = burst - left(&engine, ("key", ["0", "1", "2", "3"][nth]), START);
-        let admitted = admitted.load(Ordering::Relaxed);
-        assert!(
-            admitted <= used,
-            "rule {nth} admitted {admitted}, counted {used}"
-        );
-        kept += used - admitted;
+    for (round, admitted) in admitted.iter().enumerate() {
+        for (nth, admitted) in admitted.iter().enumerate() {
+            let used = BURSTS[nth] - left(&engine, (KEYS[nth], &round.to_string()), START);
+            let admitted = admitted.load(Ordering::Relaxed);
+            let key = KEYS[nth];
+            assert!(
+                admitted <= used,
+                "{key}: {admitted} admitted, {used} counted"
+            );
+            kept += used - admitted;
+        }
     }
     assert_eq!(kept, engine.stats().total(Stat::KeptAfterRace));
 }
