@@ -1,0 +1,248 @@
+//! What a check over HTTP costs, against a bare hyper server that answers a constant of the same size.
+//!
+//! Both servers are processes of their own on the first core, the load comes from this one on the second. The floor is
+//! this binary run again (`--floor`): the same runtime, socket options and hyper, the same status, header names and
+//! body size, and nothing else. Rounds alternate, so that a noisy machine hits both alike; a figure is the median of
+//! its rounds, a ratio the median of the rounds' ratios.
+//!
+//! `c1` is one connection, closed loop: the columns are microseconds. `c32` is thirty-two connections, which keep the
+//! server's core busy: requests a second of one core. `cpu` is the server's time on the processor per request, in
+//! microseconds at c32: the steadiest column.
+//!
+//! Budgets: 80 % of the floor's requests a second at c32, 1.3 times its p99 at c1.
+//! `cargo bench --bench doors -- unix` runs one transport.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a benchmark prints, times, and fails loudly"
+)]
+
+mod load;
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use load::floor;
+use load::requests::{Measured, Requests, Target, run, sample};
+
+const ROUNDS: usize = 7;
+const ROUND: Duration = Duration::from_millis(1_200);
+const WARM_UP: Duration = Duration::from_millis(300);
+/// How long a server may take to listen.
+const START_MAX: Duration = Duration::from_secs(10);
+const SERVER_CORE: &str = "0";
+const LOAD_CORE: &str = "1";
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, tcp, unix, answer] = arguments.as_slice()
+        && first == "--floor"
+    {
+        let tcp = tcp.parse().expect("an address");
+        return floor::serve(tcp, Path::new(unix), Path::new(answer));
+    }
+    let only = arguments.iter().find(|argument| *argument != "--bench");
+    let pinned = pin_load();
+    let directory = Directory::new();
+    let requests = Requests::new();
+    let tidegate = Server::tidegate(&directory, pinned);
+    let answer = directory.0.join("answer");
+    fs::write(&answer, sample(&tidegate.tcp, &requests)).expect("the answer is kept");
+    let floor = Server::floor(&directory, &answer, pinned);
+    println!(
+        "{:<5} {:<9} {:>9} {:>9} {:>10} {:>9} {:>9} {:>8}",
+        "", "", "c1 p50", "c1 p99", "c32 req/s", "c32 p50", "c32 p99", "cpu"
+    );
+    for (name, targets) in [
+        ("tcp", [&floor.tcp, &tidegate.tcp]),
+        ("unix", [&floor.unix, &tidegate.unix]),
+    ] {
+        if only.is_none_or(|only| only == name) {
+            compare(name, targets, &requests);
+        }
+    }
+}
+
+/// Both servers in turn, and what came of it.
+fn compare(name: &str, [floor, tidegate]: [&Target; 2], requests: &Requests) {
+    let mut floors = Vec::new();
+    let mut ours = Vec::new();
+    for target in [floor, tidegate] {
+        let _ = Round::measure(target, requests, WARM_UP);
+    }
+    for _ in 0..ROUNDS {
+        floors.push(Round::measure(floor, requests, ROUND));
+        ours.push(Round::measure(tidegate, requests, ROUND));
+    }
+    print_rounds(name, "floor", &floors);
+    print_rounds(name, "tidegate", &ours);
+    let ratio = |figure: fn(&Round) -> f64| {
+        let pairs = floors.iter().zip(&ours);
+        median(pairs.map(|(floor, our)| figure(our) / figure(floor)))
+    };
+    let (throughput, p99) = (ratio(|round| round.many.rate), ratio(|round| round.one.p99));
+    println!(
+        "{name:<5} {:<9} {:>9.2} {p99:>9.2} {throughput:>10.2} {:>9.2} {:>9.2} {:>8.2}",
+        "ratio",
+        ratio(|round| round.one.p50),
+        ratio(|round| round.many.p50),
+        ratio(|round| round.many.p99),
+        ratio(|round| round.many.server),
+    );
+    println!(
+        "{name:<5} {} of the floor's throughput at c32 (80 %): {}; p99 at c1 {p99:.2} times the floor's (1.3): {}",
+        format_args!("{:.0} %", throughput * 100.0),
+        verdict(throughput >= 0.8),
+        verdict(p99 <= 1.3),
+    );
+}
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
+}
+
+fn print_rounds(name: &str, server: &str, rounds: &[Round]) {
+    let of = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+    println!(
+        "{name:<5} {server:<9} {:>9.1} {:>9.1} {:>10.0} {:>9.1} {:>9.1} {:>8.2}",
+        of(|round| round.one.p50),
+        of(|round| round.one.p99),
+        of(|round| round.many.rate),
+        of(|round| round.many.p50),
+        of(|round| round.many.p99),
+        of(|round| round.many.server),
+    );
+}
+
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = figures.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+/// One server's turn.
+struct Round {
+    one: Measured,
+    many: Measured,
+}
+
+impl Round {
+    fn measure(target: &Target, requests: &Requests, length: Duration) -> Self {
+        Self {
+            one: run(target, requests, 1, length),
+            many: run(target, requests, 32, length),
+        }
+    }
+}
+
+/// A running server, listening on both transports.
+struct Server {
+    process: Child,
+    tcp: Target,
+    unix: Target,
+}
+
+impl Server {
+    fn tidegate(directory: &Directory, pinned: bool) -> Self {
+        let (tcp, unix) = (free_address(), directory.0.join("tidegate.sock"));
+        let config = directory.0.join("sidecar.yaml");
+        let text = format!(
+            "listen:\n  http: [\"{tcp}\", \"unix:{}\"]\nrules:\n  - domain: bench\n    descriptors:\n      \
+            - key: client\n        rate_limit: 1000000000/second\n",
+            unix.display()
+        );
+        fs::write(&config, text).expect("the configuration is written");
+        let mut command = pinned_command(env!("CARGO_BIN_EXE_tidegate").as_ref(), pinned);
+        command.arg("--config").arg(config);
+        Self::start(command, tcp, unix)
+    }
+
+    fn floor(directory: &Directory, answer: &Path, pinned: bool) -> Self {
+        let (tcp, unix) = (free_address(), directory.0.join("floor.sock"));
+        let binary = std::env::current_exe().expect("this binary has a path");
+        let mut command = pinned_command(&binary, pinned);
+        command.arg("--floor").arg(tcp.to_string());
+        command.arg(&unix).arg(answer);
+        Self::start(command, tcp, unix)
+    }
+
+    fn start(mut command: Command, tcp: SocketAddr, unix: PathBuf) -> Self {
+        let process = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server starts");
+        let id = process.id();
+        let server = Self {
+            process,
+            tcp: Target::tcp(id, tcp),
+            unix: Target::unix(id, unix),
+        };
+        let begun = Instant::now();
+        while !(server.tcp.answers() && server.unix.answers()) {
+            assert!(begun.elapsed() < START_MAX, "the server does not listen");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn pinned_command(binary: &Path, pinned: bool) -> Command {
+    if !pinned {
+        return Command::new(binary);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", SERVER_CORE]).arg(binary);
+    command
+}
+
+/// Keeps this process on its own core. Whether that is possible.
+fn pin_load() -> bool {
+    let pinned = Command::new("taskset")
+        .args(["-acp", LOAD_CORE, &std::process::id().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !pinned {
+        println!("taskset does not work here: nothing is pinned, the figures are noisier");
+    }
+    pinned
+}
+
+/// An address nobody listens on.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .expect("a free port")
+}
+
+/// A directory that goes when the run ends.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-doors-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a directory for sockets");
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
