@@ -1,18 +1,17 @@
 //! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query.
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Body, Incoming};
+use hyper::body::Incoming;
+use hyper::header::HeaderMap;
 use hyper::service::Service;
 use hyper::{Method, Request, StatusCode};
 
+use super::body::{Reading, Unread};
 use super::encode::{self, HeaderStyles, Telling};
 use crate::clock::Clock;
 use crate::config::{Bounds, HeaderStyle};
@@ -20,9 +19,6 @@ use crate::engine::Engine;
 use crate::telemetry::Telemetry;
 use crate::wire::decode::{self, Asked, Malformed};
 use crate::wire::{Reply, method_refusal, refusal};
-
-/// How long a client may take to send a body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The HTTP door's service.
 #[derive(Clone, Debug)]
@@ -58,34 +54,75 @@ impl Http {
 impl Service<Request<Incoming>> for Http {
     type Response = Reply;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+    type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let inner = Arc::clone(&self.0);
-        Box::pin(async move { Ok(inner.answer(request).await) })
+        let (head, body) = request.into_parts();
+        match (head.uri.path(), &head.method) {
+            ("/v1/check", &Method::POST) => Answering::Reading {
+                door: self.clone(),
+                headers: head.headers,
+                body: Reading::new(body, self.0.bounds.body_bytes_max),
+            },
+            ("/v1/check", &Method::GET) => {
+                let asked = decode::from_query(head.uri.query().unwrap_or_default());
+                Answering::at_once(self.0.check(asked, head.headers))
+            }
+            ("/v1/check", _) => Answering::at_once(method_refusal("GET, POST")),
+            _ => Answering::at_once(refusal(
+                StatusCode::NOT_FOUND,
+                "NOT_FOUND",
+                "checks are at /v1/check",
+            )),
+        }
+    }
+}
+
+/// An answer on its way.
+#[derive(Debug)]
+pub enum Answering {
+    /// It is there.
+    AtOnce(Ready<Result<Reply, Infallible>>),
+    /// The body it answers is still being read.
+    Reading {
+        /// Who answers.
+        door: Http,
+        /// The request's headers, whose memory the answer's will use.
+        headers: HeaderMap,
+        /// What is read.
+        body: Reading,
+    },
+}
+
+impl Answering {
+    fn at_once(reply: Reply) -> Self {
+        Self::AtOnce(ready(Ok(reply)))
+    }
+}
+
+impl Future for Answering {
+    type Output = Result<Reply, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Self::AtOnce(reply) => Pin::new(reply).poll(context),
+            Self::Reading {
+                door: Http(inner),
+                headers,
+                body,
+            } => Pin::new(body).poll(context).map(|body| {
+                Ok(match body {
+                    Ok(body) => inner.check(decode::from_json(&body), std::mem::take(headers)),
+                    Err(why) => unread(why, inner.bounds.body_bytes_max),
+                })
+            }),
+        }
     }
 }
 
 impl Inner {
-    async fn answer(&self, request: Request<Incoming>) -> Reply {
-        match (request.uri().path(), request.method()) {
-            ("/v1/check", &Method::POST) => match self.body(request.into_body()).await {
-                Ok(body) => self.check(decode::from_json(&body)),
-                Err(refused) => refused,
-            },
-            ("/v1/check", &Method::GET) => self.check(decode::from_query(
-                request.uri().query().unwrap_or_default(),
-            )),
-            ("/v1/check", _) => method_refusal("GET, POST"),
-            _ => refusal(
-                StatusCode::NOT_FOUND,
-                "NOT_FOUND",
-                "checks are at /v1/check",
-            ),
-        }
-    }
-
-    fn check(&self, asked: Result<Asked<'_>, Malformed>) -> Reply {
+    /// Decides what was asked. The answer's headers go where the request's were.
+    fn check(&self, asked: Result<Asked<'_>, Malformed>, headers: HeaderMap) -> Reply {
         let moment = self.clock.moment();
         let decided = asked.and_then(|asked| {
             let deny_status = asked
@@ -98,15 +135,12 @@ impl Inner {
                     .check_duration
                     .record(self.clock.since(moment.now));
                 self.telemetry.decided(&answer);
-                encode::response(
-                    check,
-                    &answer,
-                    Telling {
-                        styles: self.styles,
-                        deny_status,
-                        moment,
-                    },
-                )
+                let telling = Telling {
+                    styles: self.styles,
+                    deny_status,
+                    moment,
+                };
+                encode::response(headers, check, &answer, telling)
             })
         });
         decided.unwrap_or_else(|Malformed(what)| {
@@ -114,39 +148,23 @@ impl Inner {
             refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
         })
     }
+}
 
-    /// The whole body, or why not.
-    async fn body(&self, body: Incoming) -> Result<Bytes, Reply> {
-        let bytes_max = self.bounds.body_bytes_max;
-        let too_large = || {
+fn unread(why: Unread, bytes_max: usize) -> Reply {
+    match why {
+        Unread::TooLarge => {
             let what = format!("the body must be at most {bytes_max} bytes");
             refusal(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &what)
-        };
-        if body.size_hint().lower() > bytes_max as u64 {
-            return Err(too_large());
         }
-        let mut collected = std::pin::pin!(Limited::new(body, bytes_max).collect());
-        // A body that has come with its head needs no timer.
-        let collected =
-            match std::future::poll_fn(|context| Poll::Ready(collected.as_mut().poll(context)))
-                .await
-            {
-                Poll::Ready(collected) => Ok(collected),
-                Poll::Pending => tokio::time::timeout(BODY_TIMEOUT, collected).await,
-            };
-        match collected {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(refusal(
-                StatusCode::BAD_REQUEST,
-                "INVALID_REQUEST",
-                "the body is broken",
-            )),
-            Err(_) => Err(refusal(
-                StatusCode::REQUEST_TIMEOUT,
-                "TIMEOUT",
-                "the body did not come in time",
-            )),
-        }
+        Unread::Broken => refusal(
+            StatusCode::BAD_REQUEST,
+            "INVALID_REQUEST",
+            "the body is broken",
+        ),
+        Unread::Late => refusal(
+            StatusCode::REQUEST_TIMEOUT,
+            "TIMEOUT",
+            "the body did not come in time",
+        ),
     }
 }

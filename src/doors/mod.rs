@@ -5,5 +5,7 @@
 //! listener.
 #![deny(clippy::indexing_slicing)]
 
+mod body;
 mod encode;
 pub mod http;
+mod json;

@@ -1,0 +1,104 @@
+//! A request's body, read whole: bounded in bytes and in time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Incoming};
+use tokio::time::Sleep;
+
+/// How long a client may take to send a body that did not come with its head.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why there is no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unread {
+    /// It is longer than it may be.
+    TooLarge,
+    /// The connection ended in it, or it is not framed as HTTP has it.
+    Broken,
+    /// It did not come in time.
+    Late,
+}
+
+/// A body on its way. Most come with their head and in one piece: that one is passed on as it is, and no timer is set.
+#[derive(Debug)]
+pub struct Reading {
+    incoming: Incoming,
+    first: Bytes,
+    /// All of it so far, once there is a second piece.
+    joined: BytesMut,
+    bytes_max: usize,
+    timeout: Option<Pin<Box<Sleep>>>,
+}
+
+impl Reading {
+    /// Reads `incoming` if it is no longer than `bytes_max`.
+    pub fn new(incoming: Incoming, bytes_max: usize) -> Self {
+        Self {
+            incoming,
+            first: Bytes::new(),
+            joined: BytesMut::new(),
+            bytes_max,
+            timeout: None,
+        }
+    }
+
+    fn add(&mut self, piece: Bytes) -> Result<(), Unread> {
+        let length = self.joined.len().max(self.first.len());
+        if length.saturating_add(piece.len()) > self.bytes_max {
+            return Err(Unread::TooLarge);
+        }
+        if length == 0 {
+            self.first = piece;
+        } else {
+            if self.joined.is_empty() {
+                self.joined.extend_from_slice(&self.first);
+            }
+            self.joined.extend_from_slice(&piece);
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self) -> Bytes {
+        match self.joined.is_empty() {
+            true => std::mem::take(&mut self.first),
+            false => std::mem::take(&mut self.joined).freeze(),
+        }
+    }
+}
+
+impl Future for Reading {
+    type Output = Result<Bytes, Unread>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Told beforehand, it need not be read to be refused.
+        if self.incoming.size_hint().lower() > self.bytes_max as u64 {
+            return Poll::Ready(Err(Unread::TooLarge));
+        }
+        while !self.incoming.is_end_stream() {
+            match Pin::new(&mut self.incoming).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(piece) = frame.into_data() {
+                        self.add(piece)?;
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Unread::Broken)),
+                Poll::Ready(None) => break,
+                Poll::Pending => {
+                    let timeout = || Box::pin(tokio::time::sleep(BODY_TIMEOUT));
+                    ready!(
+                        self.timeout
+                            .get_or_insert_with(timeout)
+                            .as_mut()
+                            .poll(context)
+                    );
+                    return Poll::Ready(Err(Unread::Late));
+                }
+            }
+        }
+        Poll::Ready(Ok(self.whole()))
+    }
+}

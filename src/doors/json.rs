@@ -1,0 +1,186 @@
+//! An answer into JSON.
+//!
+//! What every answer has is written by hand, name by name: that is a quarter of the time a serialiser takes to find
+//! out that the names need no escaping. Text that is not ours to choose is escaped by `serde_json`.
+
+use serde::{Serialize, Serializer};
+
+use crate::engine::{Answer, Hit};
+use crate::pure::{Check, Limit, Span};
+
+/// Writes the body of the answer to `check`.
+pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer) {
+    put(out, r#"{"overall_code":"#);
+    put(out, code(answer.allowed()));
+    put(out, r#","statuses":["#);
+    for descriptor in 0..check.descriptors.len() {
+        if descriptor > 0 {
+            put(out, ",");
+        }
+        match answer.hit_of(descriptor) {
+            Some(hit) => write_status(out, answer, hit),
+            // No rule: allowed, and nothing to say.
+            None => put(out, r#"{"code":"OK"}"#),
+        }
+    }
+    put(out, "]");
+    let denial = answer
+        .decisive()
+        .filter(|hit| !answer.allowed() && answer.denies(hit));
+    if let Some(hit) = denial {
+        put(out, r#","error":"#);
+        write_serialised(out, &Denial::new(check, answer, hit));
+    }
+    put(out, "}");
+}
+
+fn write_status(out: &mut Vec<u8>, answer: &Answer, hit: &Hit) {
+    let rule = answer.rule(hit);
+    let standing = hit.standing;
+    put(out, r#"{"code":"#);
+    put(out, code(standing.allowed || rule.spec.shadow));
+    put(out, r#","rule":"#);
+    write_serialised(out, &rule.label);
+    if let Some(limit) = &rule.spec.limit {
+        write_limit(out, limit);
+    }
+    put(out, r#","limit_remaining":"#);
+    write_number(out, standing.remaining.get());
+    if rule.spec.limit.is_some() {
+        put(out, r#","duration_until_reset":"#);
+        write_duration(out, standing.reset_after);
+    }
+    if let Some(wait) = standing.retry_after.filter(|_| !rule.spec.shadow) {
+        put(out, r#","retry_after":"#);
+        write_duration(out, wait);
+    }
+    if standing.delay > Span::ZERO {
+        put(out, r#","delay":"#);
+        write_duration(out, standing.delay);
+    }
+    put(out, r#","source":""#);
+    put(out, hit.source.name());
+    put(out, "\"");
+    // A shadow rule that would have denied says so.
+    if rule.spec.shadow && !standing.allowed {
+        put(out, r#","shadow":true"#);
+    }
+    put(out, "}");
+}
+
+fn write_limit(out: &mut Vec<u8>, limit: &Limit) {
+    put(out, r#","current_limit":{"requests_per_unit":"#);
+    write_number(out, limit.requests());
+    put(out, r#","unit":""#);
+    put(out, limit.unit().name());
+    put(out, "\"");
+    if limit.unit_multiplier() != 1 {
+        put(out, r#","unit_multiplier":"#);
+        write_number(out, limit.unit_multiplier());
+    }
+    put(out, "}");
+}
+
+const fn code(allowed: bool) -> &'static str {
+    if allowed {
+        r#""OK""#
+    } else {
+        r#""OVER_LIMIT""#
+    }
+}
+
+fn put(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn write_number(out: &mut Vec<u8>, number: u64) {
+    put(out, itoa::Buffer::new().format(number));
+}
+
+/// A length of time as protobuf's JSON has it, rounded up to the millisecond: who waits that long has waited enough.
+fn write_duration(out: &mut Vec<u8>, span: Span) {
+    let millis = span.get().div_ceil(1_000_000);
+    put(out, "\"");
+    write_number(out, millis / 1_000);
+    if !millis.is_multiple_of(1_000) {
+        // A one before the thousandths keeps their zeros in front; those behind say nothing.
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(1_000 + millis % 1_000).trim_end_matches('0');
+        put(out, ".");
+        put(out, digits.strip_prefix('1').unwrap_or(digits));
+    }
+    put(out, "s\"");
+}
+
+fn write_serialised(out: &mut Vec<u8>, value: &impl Serialize) {
+    // Writing into memory does not fail, and nothing written here refuses to be.
+    let _ = serde_json::to_writer(out, value);
+}
+
+#[derive(Serialize)]
+struct Denial<'a> {
+    code: &'static str,
+    message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    limit: u64,
+    window: String,
+    scope: Scope<'a>,
+}
+
+impl<'a> Denial<'a> {
+    fn new(check: &'a Check<'a>, answer: &'a Answer, hit: &Hit) -> Self {
+        let label = &answer.rule(hit).label;
+        let limit = answer.limit(hit);
+        let retry_after = hit
+            .standing
+            .retry_after
+            .map(|wait| wait.seconds_up().max(1));
+        let advice = match retry_after {
+            Some(1) => "retry after 1 second".to_owned(),
+            Some(seconds) => format!("retry after {seconds} seconds"),
+            None => "no wait will let it pass".to_owned(),
+        };
+        Self {
+            code: "RATE_LIMITED",
+            message: match limit {
+                Some(limit) => format!("rate limit {limit} of {label} exceeded: {advice}"),
+                None => advice,
+            },
+            retry_after,
+            limit: limit.map_or(0, Limit::requests),
+            window: limit.map(Limit::window_text).unwrap_or_default(),
+            scope: Scope {
+                check,
+                descriptor: hit.descriptor,
+            },
+        }
+    }
+}
+
+/// What was limited: the entries of the descriptor, `key:value` after `key:value`.
+struct Scope<'a> {
+    check: &'a Check<'a>,
+    descriptor: usize,
+}
+
+impl std::fmt::Display for Scope<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let entries = self
+            .check
+            .descriptors
+            .get(self.descriptor)
+            .map_or(&[][..], |descriptor| descriptor.entries);
+        for (index, entry) in entries.iter().enumerate() {
+            let separator = if index > 0 { ":" } else { "" };
+            write!(f, "{separator}{}:{}", entry.key, entry.value)?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Scope<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
