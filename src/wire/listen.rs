@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use metrics::{Counter, Gauge};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
@@ -25,14 +26,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
 use super::Reply;
+use super::heads::Heads;
 use crate::config::Address;
 
-/// How long a client may take to send the head of a request, and how long a connection may idle between requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a request's head.
+/// Bytes of a request's head. Its headers are bounded by hyper, at 100: any other bound costs each request a copy.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Headers of a request.
-const HEADERS_MAX: usize = 64;
 /// Connections that wait to be accepted. A client beyond them is not refused: it tries again after a second.
 const BACKLOG_MAX: u32 = 4096;
 /// How long to wait before accepting again when the system has no more file descriptors.
@@ -351,19 +349,17 @@ where
     S: Service<Request<Incoming>, Response = Reply>,
     S::Error: std::error::Error + Send + Sync + 'static,
 {
+    let (service, mut heads) = Heads::of(service);
     let mut served = pin!(
         http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(HEAD_BYTES_MAX)
-            .max_headers(HEADERS_MAX)
             .half_close(true)
             .serve_connection(TokioIo::new(stream), service)
     );
     let begun = Arc::clone(&drain.begun);
     let mut begins = pin!(drain.begins());
     let (mut waiting, mut draining) = (false, false);
-    let ended = std::future::poll_fn(|context| {
+    std::future::poll_fn(|context| {
         // The drain is asked once, to be woken by it; after that a flag tells, which costs a request nothing.
         if !waiting || begun.load(Ordering::Acquire) {
             waiting = true;
@@ -372,11 +368,19 @@ where
                 served.as_mut().graceful_shutdown();
             }
         }
-        served.as_mut().poll(context)
+        match served.as_mut().poll(context) {
+            Poll::Ready(Ok(())) => Poll::Ready(()),
+            Poll::Ready(Err(error)) => {
+                debug!(%error, "connection ended early");
+                Poll::Ready(())
+            }
+            Poll::Pending if heads.overdue(context) => {
+                debug!("connection closed: no request came in time");
+                Poll::Ready(())
+            }
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await;
-    if let Err(error) = ended {
-        debug!(%error, "connection ended early");
-    }
     drop(held);
 }

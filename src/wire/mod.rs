@@ -4,6 +4,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub mod decode;
+mod heads;
 pub mod listen;
 
 use bytes::Bytes;
