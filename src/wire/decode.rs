@@ -29,7 +29,7 @@ pub struct Asked<'a> {
     #[serde(default)]
     peek: bool,
     #[serde(borrow)]
-    descriptors: SmallVec<[AskedDescriptor<'a>; 4]>,
+    descriptors: SmallVec<[AskedDescriptor<'a>; 1]>,
     /// The status of a denial, for proxies that do not know 429.
     #[serde(skip)]
     pub deny_status: Option<u16>,
@@ -39,7 +39,7 @@ pub struct Asked<'a> {
 #[serde(deny_unknown_fields)]
 struct AskedDescriptor<'a> {
     #[serde(borrow)]
-    entries: SmallVec<[AskedEntry<'a>; 4]>,
+    entries: SmallVec<[AskedEntry<'a>; 2]>,
     hits_addend: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
         descriptors: SmallVec::new(),
         deny_status: None,
     };
-    let mut entries: SmallVec<[AskedEntry<'_>; 4]> = SmallVec::new();
+    let mut entries: SmallVec<[AskedEntry<'_>; 2]> = SmallVec::new();
     let mut reserved: SmallVec<[&str; 4]> = SmallVec::new();
     for pair in query
         .split('&')
