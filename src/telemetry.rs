@@ -4,16 +4,14 @@
 //! label. The handles of a rule are made when its rules are put in force; a check only counts.
 
 use std::collections::HashMap;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use metrics::{
-    Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit,
-};
-use metrics_exporter_prometheus::{
-    Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
-};
+use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use crate::engine::{Answer, Engine, Snapshot, Source, Stat};
 use crate::pure::Rule;
@@ -83,8 +81,8 @@ metrics! {
 }
 
 /// The buckets of the check's duration: a check takes microseconds, and what takes a millisecond is a fault.
-const CHECK_DURATION_BUCKETS: [f64; 11] = [
-    5e-7, 1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 1e-2,
+const CHECK_DURATION_NANOS: [u64; 11] = [
+    500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 10_000_000,
 ];
 
 static METADATA: Metadata<'static> =
@@ -95,7 +93,7 @@ pub struct Telemetry {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     /// How long checks took.
-    pub check_duration: Histogram,
+    pub check_duration: Durations,
     /// Requests that were no valid check.
     pub requests_malformed: Counter,
     unmatched_domain: Counter,
@@ -103,8 +101,8 @@ pub struct Telemetry {
     board: ArcSwap<Board>,
 }
 
-impl std::fmt::Debug for Telemetry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Telemetry")
     }
 }
@@ -129,10 +127,7 @@ struct RuleMeter {
 impl Telemetry {
     /// Metrics for an engine with these rules.
     pub fn new(rules: &Snapshot) -> Result<Self, metrics_exporter_prometheus::BuildError> {
-        let matcher = Matcher::Full(CHECK_DURATION.name.to_owned());
-        let recorder = PrometheusBuilder::new()
-            .set_buckets_for_metric(matcher, &CHECK_DURATION_BUCKETS)?
-            .build_recorder();
+        let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
             let (name, help) = (
                 KeyName::from_const_str(metric.name),
@@ -141,12 +136,13 @@ impl Telemetry {
             match metric.kind {
                 Kind::Counter => recorder.describe_counter(name, None, help),
                 Kind::Gauge => recorder.describe_gauge(name, None, help),
-                Kind::Histogram => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+                // Written by `Durations`.
+                Kind::Histogram => {}
             }
         }
         let telemetry = Self {
             handle: recorder.handle(),
-            check_duration: recorder.register_histogram(&key(CHECK_DURATION, &[]), &METADATA),
+            check_duration: Durations::default(),
             requests_malformed: recorder
                 .register_counter(&key(REQUESTS_MALFORMED, &["http"]), &METADATA),
             unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
@@ -254,7 +250,10 @@ impl Telemetry {
                 meter.remaining.set(remaining as f64);
             }
         }
-        self.handle.render()
+        let mut page = self.handle.render();
+        // Writing into memory does not fail.
+        let _ = self.check_duration.write(&mut page);
+        page
     }
 
     /// Housekeeping: to be called every few seconds.
@@ -307,6 +306,46 @@ fn full(rule: &Rule) -> u64 {
     }
 }
 
+/// [`CHECK_DURATION`]: a few counters. The recorder's own histogram keeps every duration until it is next tidied, which
+/// costs a check several times as much.
+#[derive(Debug, Default)]
+pub struct Durations {
+    /// By the first bucket that a duration fits in; the last holds what fits in none.
+    counts: [AtomicU64; CHECK_DURATION_NANOS.len() + 1],
+    nanos: AtomicU64,
+}
+
+impl Durations {
+    /// Counts one more.
+    pub fn record(&self, duration: Duration) {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let bucket = CHECK_DURATION_NANOS.partition_point(|most| *most < nanos);
+        // Ordering: Relaxed. Numbers for people, each standing alone.
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    fn write(&self, page: &mut String) -> fmt::Result {
+        let Metric { name, help, .. } = CHECK_DURATION;
+        writeln!(page, "# HELP {name} {help}\n# TYPE {name} histogram")?;
+        let mut total = 0_u64;
+        let bounds = CHECK_DURATION_NANOS.iter().map(|most| Some(seconds(*most)));
+        for (count, bound) in self.counts.iter().zip(bounds.chain([None])) {
+            total = total.saturating_add(count.load(Ordering::Relaxed));
+            match bound {
+                Some(bound) => writeln!(page, "{name}_bucket{{le=\"{bound}\"}} {total}")?,
+                None => writeln!(page, "{name}_bucket{{le=\"+Inf\"}} {total}")?,
+            }
+        }
+        let sum = seconds(self.nanos.load(Ordering::Relaxed));
+        writeln!(page, "{name}_sum {sum}\n{name}_count {total}")
+    }
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
 /// The lowest number noted in this half of the minute and in the one before.
 struct Lowest([AtomicU64; 2]);
 
@@ -348,4 +387,30 @@ fn key(metric: Metric, values: &[&str]) -> Key {
             .map(label)
             .collect::<Vec<_>>(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_counted_in_every_bucket_it_fits_in() {
+        let durations = Durations::default();
+        for nanos in [0, 500, 501, 10_000_001] {
+            durations.record(Duration::from_nanos(nanos));
+        }
+        let mut page = String::new();
+        durations.write(&mut page).unwrap();
+        for line in [
+            "# TYPE ratelimit_check_duration_seconds histogram",
+            "ratelimit_check_duration_seconds_bucket{le=\"0.0000005\"} 2",
+            "ratelimit_check_duration_seconds_bucket{le=\"0.000001\"} 3",
+            "ratelimit_check_duration_seconds_bucket{le=\"0.01\"} 3",
+            "ratelimit_check_duration_seconds_bucket{le=\"+Inf\"} 4",
+            "ratelimit_check_duration_seconds_sum 0.010001002",
+            "ratelimit_check_duration_seconds_count 4",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+    }
 }
