@@ -172,12 +172,15 @@ fn write_policies(list: &mut Vec<u8>, answer: &Answer) {
 /// A structured field string (RFC 9651): printable ASCII in quotes, with quotes and backslashes escaped.
 fn write_name(item: &mut Vec<u8>, name: &str) {
     item.push(b'"');
-    for character in name.chars() {
-        match character {
+    let plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if name.as_bytes().iter().all(plain) {
+        item.extend_from_slice(name.as_bytes());
+    } else {
+        name.chars().for_each(|character| match character {
             '"' | '\\' => item.extend_from_slice(&[b'\\', character as u8]),
             ' '..='~' => item.push(character as u8),
             _ => item.push(b'?'),
-        }
+        });
     }
     item.push(b'"');
 }

@@ -54,7 +54,9 @@ struct AskedEntry<'a> {
 
 /// The check in a JSON body.
 pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
-    serde_json::from_slice(body).map_err(|_| {
+    // As text first: bytes would be looked through for every string in them.
+    let parsed = str::from_utf8(body).map(serde_json::from_str);
+    parsed.ok().and_then(Result::ok).ok_or_else(|| {
         // Parsed once more, only now, to learn where it went wrong.
         let mut again = serde_json::Deserializer::from_slice(body);
         match serde_path_to_error::deserialize::<_, Asked<'_>>(&mut again) {
