@@ -191,6 +191,7 @@ impl Daemon {
         let Opened { at, doors } = shared.open_doors(&config).await?;
         let (drain_max, connections_max) = (config.drain, config.bounds.connections_max);
         greet(&config, &at);
+        let (rules, pod) = (config.rules.all().len(), config.pod_id.clone());
         let reloader = Reloader {
             path,
             started_with: config,
@@ -201,6 +202,7 @@ impl Daemon {
         }
         .start()?;
         status.set_ready(true);
+        info!(rules, pod, "ready, limiting alone (no store)");
         Ok(Self {
             telemetry,
             status,
@@ -326,11 +328,6 @@ fn greet(config: &Config, at: &[(&'static str, Address)]) {
             "rule"
         );
     }
-    info!(
-        rules = rules.len(),
-        pod = config.pod_id,
-        "ready, limiting alone (no store)"
-    );
     let http = at
         .iter()
         .find(|(door, _)| *door == "http")

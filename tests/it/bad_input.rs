@@ -419,7 +419,7 @@ fn a_body_over_the_bound_is_refused_however_it_comes() {
 fn a_head_over_the_bound_is_refused() {
     let mut sidecar = start();
     let huge = format!("X: {}", "x".repeat(20_000));
-    let many: Vec<String> = (0..65).map(|nth| format!("X{nth}: x")).collect();
+    let many: Vec<String> = (0..101).map(|nth| format!("X{nth}: x")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     let path = format!("{CHECK}{}", "x".repeat(20_000));
     for door in sidecar.doors("http") {
