@@ -28,7 +28,7 @@ const LOAD_TENTHS: usize = 7;
 /// A group that is fuller than this sends a new key to its second group if that is emptier.
 const HOME_MAX: u32 = 13;
 /// Locks for keys that enter. One key always takes the same one, so it cannot enter twice.
-const STRIPES: usize = if cfg!(tidegate_loom) { 1 } else { 1024 };
+const STRIPES: usize = if cfg!(tidegate_loom) { 2 } else { 1024 };
 
 const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;

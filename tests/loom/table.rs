@@ -278,6 +278,25 @@ fn giving_back_never_leaves_less_than_others_took() {
     });
 }
 
+/// What was admitted has drained when it is given back: later checks have all of the bucket, and keep it.
+#[test]
+fn what_has_drained_is_not_given_back_again() {
+    explore(3, || {
+        const LATER: u64 = NOW + 3 * STEP;
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let mine = admit(&table, &key, NOW, 2).expect("there is room");
+        let other = on(&table, move |table| {
+            admits(table, &key, LATER, 2) && admits(table, &key, LATER, 2)
+        });
+        let (after, before) = (Nanos::new(mine.after), Nanos::new(mine.before));
+        let _ = table.give_back(&mine.tenancy, after, before);
+        assert!(other.join().expect("no panic"));
+        assert_eq!(tat(&table, &key), Some(LATER + 2 * STEP));
+    });
+}
+
 /// The key has left when its admission is given back, and the next one has come to the very same TAT.
 #[test]
 fn what_is_given_back_is_never_another_keys() {
