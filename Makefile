@@ -12,7 +12,7 @@ test-rust:
 	cargo test --locked
 
 loom: ## every interleaving of the bucket table's models
-	RUSTFLAGS="--cfg tidegate_loom" CARGO_TARGET_DIR=target/loom cargo test --locked --release --test loom
+	RUSTFLAGS="--cfg tidegate_loom" CARGO_TARGET_DIR=target/loom cargo test --locked --profile loom --test loom
 
 bench: ## ratios against floors and peers, in one run
 	cargo bench --locked --bench decide

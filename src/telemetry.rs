@@ -306,8 +306,7 @@ fn full(rule: &Rule) -> u64 {
     }
 }
 
-/// [`CHECK_DURATION`]: a few counters. The recorder's own histogram keeps every duration until it is next tidied, which
-/// costs a check several times as much.
+/// [`CHECK_DURATION`]: a few counters. The recorder's own histogram would keep every duration until it is next tidied.
 #[derive(Debug, Default)]
 pub struct Durations {
     /// By the first bucket that a duration fits in; the last holds what fits in none.

@@ -53,7 +53,7 @@ where
         Ok::<_, Infallible>(answer.response())
     });
     let _ = http1::Builder::new()
-        .pipeline_flush(true)
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
