@@ -591,3 +591,42 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     let different = word ^ (byte as u64 * 0x0101_0101_0101_0101);
     different.wrapping_sub(0x0101_0101_0101_0101) & !different & 0x8080_8080_8080_8080
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use super::*;
+
+    /// The group that each of so many keys of one home goes to.
+    fn groups_of(keys: usize) -> Vec<usize> {
+        let table = Table::new(22, [0, 0]);
+        let (now, bucket) = (
+            Nanos::new(1),
+            Taken {
+                tat: Nanos::new(9),
+                pending: Cells::ZERO,
+            },
+        );
+        (0..keys)
+            .map(|nth| {
+                let key = TableKey {
+                    high: nth as u64,
+                    low: 7,
+                    groups: [0, 1],
+                    place: nth % GROUP,
+                    tag: 0x80 | nth as u8,
+                    stripe: 0,
+                };
+                table.enter(&table.permit(&key), &key, bucket, now);
+                table
+                    .find(&key)
+                    .map_or(usize::MAX, |found| found.index / GROUP)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_key_goes_home_until_home_is_nearly_full() {
+        assert_eq!(groups_of(14), [0; 14]);
+        assert_eq!(groups_of(22)[14..], [1; 8]);
+    }
+}

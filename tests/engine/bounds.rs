@@ -151,24 +151,6 @@ fn the_key_that_is_missed_least_leaves() {
     assert_eq!(table.held(), 4);
 }
 
-/// A home group above its mark sends new keys to the other one, so that both fill evenly.
-#[test]
-fn a_crowded_home_sends_keys_next_door() {
-    let table = Table::new(22, [0x5eed_0001, 0x5eed_0002]);
-    let (mut dice, mut vacant) = (Dice::new(3), 0);
-    for _ in 0..22 {
-        let name = u128::from(dice.below(u64::MAX)) << 64 | u128::from(dice.below(u64::MAX));
-        let bucket = Taken {
-            tat: Nanos::new(START + SECOND),
-            pending: Cells::ZERO,
-        };
-        let key = table.key(name, 0);
-        let entrance = table.enter(&table.permit(&key), &key, bucket, Nanos::new(START));
-        vacant += usize::from(entrance.how == Entered::Vacant);
-    }
-    assert_eq!(vacant, 22);
-}
-
 /// New keys against room for ten thousand: who was over its limit stays denied, who is new is served.
 fn flood(algorithm: Algorithm, keys: u64) {
     const ROOM: usize = 10_000;
