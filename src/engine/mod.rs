@@ -3,6 +3,7 @@
 //! The engine takes the time as an argument and returns values. It reads no clock, does no IO, spawns nothing, logs
 //! nothing and never waits for anything but a neighbour's few instructions.
 
+mod admit;
 mod answer;
 mod atomic;
 mod check;
@@ -20,8 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+pub use admit::{RuleBytes, Stale};
 pub use answer::{Answer, Hit, Hits, Source};
-pub use check::{RuleBytes, Stale};
+
 pub use identity::{FleetKey, RuleKey};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, Stats};

@@ -611,10 +611,9 @@ mod tests {
                 let key = TableKey {
                     high: nth as u64,
                     low: 7,
-                    groups: [0, 1],
-                    place: nth % GROUP,
-                    tag: 0x80 | nth as u8,
-                    stripe: 0,
+                    // At home in the first of two groups, with the second one as the other.
+                    spread: 0xffff_ffff,
+                    salt: (nth as u64) << 53,
                 };
                 table.enter(&table.permit(&key), &key, bucket, now);
                 table
