@@ -354,6 +354,7 @@ where
         http1::Builder::new()
             .max_buf_size(HEAD_BYTES_MAX)
             .half_close(true)
+            .writev(false)
             .serve_connection(TokioIo::new(stream), service)
     );
     let begun = Arc::clone(&drain.begun);
