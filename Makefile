@@ -4,7 +4,7 @@
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
 	cargo clippy --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
 
 test: check tools test-rust loom ## everything, with real clients
 

@@ -1,6 +1,6 @@
 //! Configuration: from a file as written to a [`Config`] that cannot be wrong.
 //!
-//! [`load`] reads the file (`raw.rs`: its shape, with places), checks every value (`validate.rs`, `doors.rs`,
+//! [`load()`] reads the file (`raw.rs`: its shape, with places), checks every value (`validate.rs`, `doors.rs`,
 //! `store.rs`, `rules.rs`) and answers a [`Config`] with its warnings, or all [`Faults`] at once. It never answers half
 //! a configuration, and never acts on one: nothing here listens, connects or logs. Only `load.rs` reads files.
 
