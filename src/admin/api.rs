@@ -103,7 +103,8 @@ impl Api {
             "configuration": self.status.configuration().json(),
             "rules": self.engine.snapshot().rules().all().len(),
             "keys": { "held": self.engine.keys_held(), "max": self.keys_max },
-            "store": { "link": "none" },
+            "store": { "link": "none", "staleness": null },
+            "pods": 1,
         })
     }
 

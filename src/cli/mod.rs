@@ -26,7 +26,7 @@ const FAILED: u8 = 1;
 const BAD_COMMAND_LINE: u8 = 64;
 const BAD_CONFIGURATION: u8 = 78;
 
-/// A rate-limit sidecar: decides locally, holds one limit for the whole fleet
+/// A rate-limit sidecar: answers "may this pass?" from its own memory
 #[derive(Debug, Parser)]
 #[command(
     version,

@@ -116,7 +116,7 @@ fn the_status_page() {
     let configuration = status["configuration"].take();
     let expected = json!({
         "pod": "pod-7", "version": env!("CARGO_PKG_VERSION"), "ready": true, "configuration": null, "rules": 5,
-        "keys": { "held": 2, "max": 10_000 }, "store": { "link": "none" },
+        "keys": { "held": 2, "max": 10_000 }, "store": { "link": "none", "staleness": null }, "pods": 1,
     });
     assert_eq!(status, expected);
     assert_eq!(
