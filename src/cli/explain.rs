@@ -132,7 +132,7 @@ fn reason(step: &Step) -> String {
         Some(value) if value.contains('*') => format!("{} matches {value:?}", step.key),
         Some(value) => format!("{} is {value:?}", step.key),
         None => format!(
-            "{} has any other value, each with a key of its own",
+            "{} may have any value, each with a key of its own",
             step.key
         ),
     }

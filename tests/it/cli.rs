@@ -340,7 +340,7 @@ fn explain_says_which_rule_and_why() {
     );
     assert_eq!(
         lines[4],
-        "why: client has any other value, each with a key of its own"
+        "why: client may have any value, each with a key of its own"
     );
     for (arguments, expected) in [
         (
