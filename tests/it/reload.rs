@@ -359,16 +359,19 @@ fn a_storm_of_swaps_fails_no_check_and_the_last_holds() {
             })
         };
         let askers = [0, 1, 2, 3].map(ask_on);
-        for nth in 1..=200 {
+        for nth in 1..=1_000 {
             let yaml = sidecar.setup().with(&rules(100 + nth));
             sidecar.folder().replace("sidecar.yaml", &yaml);
             thread::park_timeout(Duration::from_millis(5));
         }
-        in_force(&sidecar, "the last of 200 swaps", 300);
+        in_force(&sidecar, "the last of 1,000 swaps", 1_100);
         done.store(true, Ordering::Relaxed);
         askers.into_iter().map(|asker| asker.join().unwrap()).sum()
     });
-    assert!(asked >= 200, "{asked} checks are too few to show anything");
+    assert!(
+        asked >= 1_000,
+        "{asked} checks are too few to show anything"
+    );
     assert_eq!(reloads(&sidecar, "refused"), 0.0);
 }
 
