@@ -54,9 +54,6 @@ pub enum DaemonError {
     /// The token file is empty.
     #[error("the admin token in {0} is empty")]
     EmptyToken(PathBuf),
-    /// Metrics cannot be set up.
-    #[error("set up metrics")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
     /// The system refuses signals or threads.
     #[error("set up the process")]
     Process(#[from] std::io::Error),
@@ -174,7 +171,7 @@ impl Daemon {
             warn!(%warning, "configuration");
         }
         let engine = Arc::new(Engine::new(setup(&config)?, config.rules.clone()));
-        let telemetry = Arc::new(Telemetry::new(&engine.snapshot())?);
+        let telemetry = Arc::new(Telemetry::new(&engine.snapshot()));
         let status = Arc::new(Status::new(
             config.pod_id.clone(),
             configuration(&config, &engine),

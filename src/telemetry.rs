@@ -126,7 +126,7 @@ struct RuleMeter {
 
 impl Telemetry {
     /// Metrics for an engine with these rules.
-    pub fn new(rules: &Snapshot) -> Result<Self, metrics_exporter_prometheus::BuildError> {
+    pub fn new(rules: &Snapshot) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
             let (name, help) = (
@@ -157,7 +157,7 @@ impl Telemetry {
             let _ = telemetry.counter(RELOADS, &[outcome]);
         }
         telemetry.rules_changed(rules);
-        Ok(telemetry)
+        telemetry
     }
 
     /// A counter of `metric` with these label values.

@@ -108,6 +108,8 @@ impl Engine {
             return Ok(UNLIMITED);
         };
         let name = state.key.name_of(key.bytes);
+        // What `admit` does for a held key, without an `Admission`: nobody gives it back, and passing one on through
+        // memory costs as much as the exchange itself.
         if !rule.spec.algorithm.is_windowed() {
             let key = self.table.key(name, state.variant);
             let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
