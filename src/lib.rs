@@ -15,6 +15,7 @@ pub mod wire;
 
 pub mod admin;
 pub mod doors;
+pub mod sync;
 
 pub mod cli;
 pub mod daemon;

@@ -24,6 +24,7 @@ pub mod limit;
 pub mod pattern;
 pub mod rule;
 pub mod rules;
+pub mod sync;
 pub mod time;
 
 pub use address::Addresses;

@@ -1,0 +1,235 @@
+//! What passes between a pod and the store. `sync/apply.lua` is the other end of it.
+//!
+//! No absolute time is among it: a pod sends cells and prices and is answered levels, all of them lengths.
+
+use crate::pure::{Cells, Limit, Span};
+
+/// The parts of the store. A lane is a Redis hash tag: what is in one lane is in one slot of a cluster.
+pub const LANES: u8 = 64;
+/// Keys of one call, at most: about a millisecond of Redis.
+pub const BATCH_MAX: usize = 100;
+/// The longest debt, whatever the limit.
+const DEBT_MAX: Span = Span::seconds(60);
+
+/// One part of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane(u8);
+
+impl Lane {
+    /// The lane of that number, wrapped into the range.
+    pub const fn new(number: u8) -> Self {
+        Self(number & 63)
+    }
+
+    /// Its number, below [`LANES`].
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Every lane.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..LANES).map(Self)
+    }
+}
+
+/// How a key is counted in the store. Part of the key's name there: what is counted differently is another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// A level under a rule's limit.
+    Level,
+    /// A level under limits that callers carry: a time line that no rule gives a scale.
+    Carried,
+    /// Counts per window.
+    Window,
+}
+
+/// What names a key in the store, alike on every pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StoreKey {
+    /// How it is counted.
+    pub family: Family,
+    /// Its rule.
+    pub rule: u64,
+    /// Its name.
+    pub name: u128,
+}
+
+impl StoreKey {
+    /// The lane it lives in.
+    pub fn lane(&self) -> Lane {
+        let [.., low] = self.name.to_be_bytes();
+        Lane::new(low)
+    }
+}
+
+/// What a key is counted under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terms {
+    /// A bucket.
+    Level {
+        /// What one cell costs.
+        interval: Span,
+        /// The level it may reach.
+        capacity: Span,
+        /// How far above that overshoot is booked.
+        debt_max: Span,
+    },
+    /// Windows aligned to the epoch.
+    Window {
+        /// How long one is.
+        window: Span,
+        /// The cells of one.
+        requests: Cells,
+    },
+}
+
+impl Terms {
+    /// A bucket of `limit`. Its debt is at most one burst and at most a minute, but at least one cell.
+    pub fn level(limit: &Limit) -> Self {
+        Self::Level {
+            interval: limit.interval(),
+            capacity: limit.capacity(),
+            debt_max: limit.capacity().min(DEBT_MAX).max(limit.interval()),
+        }
+    }
+
+    /// Windows of `limit`.
+    pub const fn window(limit: &Limit) -> Self {
+        Self::Window {
+            window: limit.window(),
+            requests: Cells::new(limit.requests()),
+        }
+    }
+}
+
+/// What a pod has to tell of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    /// Which.
+    pub key: StoreKey,
+    /// What it is counted under.
+    pub terms: Terms,
+    /// Cells admitted.
+    pub gross: Cells,
+    /// Those of them that have not drained yet, as a price (a level) ...
+    pub price: Span,
+    /// ... or as cells (windows).
+    pub billed: Cells,
+    /// How long ago they were admitted; the store picks their window by it.
+    pub age: Span,
+    /// Whether the other pods are to report this key too.
+    pub live: bool,
+}
+
+/// One exchange with one lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Which lane.
+    pub lane: Lane,
+    /// The sequence number the store must have for this call to be applied.
+    pub previous: u64,
+    /// The sequence number it has afterwards.
+    pub sequence: u64,
+    /// At most [`BATCH_MAX`], each key once.
+    pub deltas: Vec<Delta>,
+}
+
+/// What the store answers to a [`Call`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Whether it was applied now; otherwise nothing was changed.
+    pub applied: bool,
+    /// The sequence number the store has now; 0 if it knows nothing of this pod.
+    pub sequence: u64,
+    /// The cells this lane has ever booked for this pod.
+    pub gross: Cells,
+    /// How each key stands, in the call's order.
+    pub told: Vec<Told>,
+    /// Values that were no values of ours and were replaced.
+    pub repaired: u64,
+}
+
+/// How a key stands fleet-wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A bucket.
+    Level {
+        /// How full it is.
+        level: Span,
+        /// Thousandths of cells that all pods reported lately.
+        demand: u64,
+        /// Whether debt was forgiven.
+        capped: bool,
+    },
+    /// Windows.
+    Window {
+        /// Cells of this window.
+        current: Cells,
+        /// Cells of the one before.
+        previous: Cells,
+        /// How long this one still is.
+        left: Span,
+    },
+}
+
+/// What pods tell each other through the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Of which key.
+    pub key: StoreKey,
+    /// What.
+    pub kind: NewsKind,
+}
+
+/// A piece of news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewsKind {
+    /// The key has no room: its level, or for windows how long its window still is.
+    Full(Span),
+    /// Report all of it for so long.
+    Live(Span),
+    /// Somebody reset it.
+    Reset,
+}
+
+/// A pod's sign of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// After how long without another one it is no longer counted.
+    pub expiry: Span,
+    /// Resets it knows of.
+    pub resets_seen: u64,
+    /// Whether this is its last.
+    pub leaving: bool,
+}
+
+/// What a sign of life is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beaten {
+    /// Pods alive.
+    pub pods: u64,
+    /// Resets so far.
+    pub resets: u64,
+    /// Those it did not know of, oldest first, as far as they are remembered.
+    pub reset_keys: Vec<StoreKey>,
+}
+
+/// A check of a strict rule, decided by the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Take {
+    /// Of which key.
+    pub key: StoreKey,
+    /// What it is counted under.
+    pub terms: Terms,
+    /// How many cells.
+    pub cost: Cells,
+}
+
+/// The decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Whether the cells were there, and were taken.
+    pub taken: bool,
+    /// How the key stands after that.
+    pub told: Told,
+}

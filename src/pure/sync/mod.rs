@@ -1,0 +1,14 @@
+//! How pods keep one limit together: what is told to the store, when, and what to do while it cannot be told.
+//!
+//! State machines that are told what happened and say what to do next. They never do it: `engine/rounds.rs` puts them
+//! together, and the shell (or a simulation) carries calls to a store and answers back.
+//!
+//! Invariant: a cell that was admitted is in exactly one place: pending in its bucket, in a frozen batch, in the store's
+//! books, kept back by silence, or counted as lost.
+
+pub mod call;
+
+pub use call::{
+    BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, News, NewsKind, Reply, StoreKey,
+    Take, Taken, Terms, Told,
+};
