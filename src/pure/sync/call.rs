@@ -2,6 +2,7 @@
 //!
 //! No absolute time is among it: a pod sends cells and prices and is answered levels, all of them lengths.
 
+use super::Share;
 use crate::pure::{Cells, Limit, Span};
 
 /// The parts of the store. A lane is a Redis hash tag: what is in one lane is in one slot of a cluster.
@@ -117,8 +118,46 @@ pub struct Delta {
     pub billed: Cells,
     /// How long ago they were admitted; the store picks their window by it.
     pub age: Span,
+    /// This pod's part of the key's demand, and so of its refill: what of it drained while the delta could not be told
+    /// is not billed. The whole is wrong here unless the pod is alone: every pod would net the same refill.
+    pub share: Share,
     /// Whether the other pods are to report this key too.
     pub live: bool,
+}
+
+impl Delta {
+    /// The same delta told `elapsed` later: a level has drained by the pod's share of that time, windows have moved on.
+    /// What was admitted stays admitted: `gross` and `billed` do not change.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::{Delta, Family, Share, StoreKey, Terms};
+    /// use tidegate::pure::{Cells, Span};
+    /// let delta = Delta {
+    ///     key: StoreKey { family: Family::Level, rule: 1, name: 2 },
+    ///     terms: Terms::Level { interval: Span::nanos(100), capacity: Span::nanos(900), debt_max: Span::ZERO },
+    ///     gross: Cells::new(5),
+    ///     price: Span::nanos(500),
+    ///     billed: Cells::ZERO,
+    ///     age: Span::ZERO,
+    ///     share: Share::even(4),
+    ///     live: false,
+    /// };
+    /// let later = delta.netted(Span::nanos(400));
+    /// assert_eq!((later.price, later.gross), (Span::nanos(400), Cells::new(5)));
+    /// assert_eq!(delta.netted(Span::seconds(9)).price, Span::ZERO);
+    /// ```
+    #[must_use]
+    pub fn netted(self, elapsed: Span) -> Self {
+        let price = match self.terms {
+            Terms::Level { .. } => self.price.less(self.share.of_span(elapsed)),
+            Terms::Window { .. } => self.price,
+        };
+        Self {
+            price,
+            age: self.age.plus(elapsed),
+            ..self
+        }
+    }
 }
 
 /// One exchange with one lane.

@@ -6,9 +6,15 @@
 //! Invariant: a cell that was admitted is in exactly one place: pending in its bucket, in a frozen batch, in the store's
 //! books, kept back by silence, or counted as lost.
 
+pub mod budget;
 pub mod call;
+pub mod link;
+pub mod share;
 
+pub use budget::{Budget, STORE_UPDATES_PER_SECOND};
 pub use call::{
     BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, News, NewsKind, Reply, StoreKey,
     Take, Taken, Terms, Told,
 };
+pub use link::{Circuit, Link};
+pub use share::{Demand, Share};
