@@ -8,6 +8,7 @@
 
 pub mod budget;
 pub mod call;
+pub mod lane;
 pub mod link;
 pub mod share;
 
@@ -16,5 +17,6 @@ pub use call::{
     BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, News, NewsKind, Reply, StoreKey,
     Take, Taken, Terms, Told,
 };
+pub use lane::{Batch, KEPT_FOR, KEPT_MAX, LaneBook, Outcome, Step};
 pub use link::{Circuit, Link};
 pub use share::{Demand, Share};
