@@ -5,11 +5,13 @@
 
 use super::answer::Source;
 use super::snapshot::{RuleState, Snapshot};
-use super::table::{TableKey, Taken, Tenancy, Touched};
+use super::table::{Booked, TableKey, Taken, Tenancy, Touched};
 use super::windows::{Room, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
+use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
+use crate::pure::sync::{Family, StoreKey, Terms};
 use crate::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rule, Span, Standing};
 
 /// The rules were swapped while a key was about to enter under the old ones: decide again under the new ones.
@@ -47,7 +49,11 @@ pub(super) enum Trace<'a> {
     Window,
 }
 
+/// How soon to ask again when the store is needed and gone.
+const STORE_RETRY: Span = Span::seconds(1);
+
 /// What a hit needs to be decided.
+#[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) rule: &'a Rule,
     pub(super) state: &'a RuleState,
@@ -56,9 +62,20 @@ pub(super) struct Asked<'a> {
     pub(super) moment: Moment,
     /// Of the rules it is decided by.
     pub(super) version: u64,
+    /// Whether the store cannot be told of it.
+    pub(super) alone: bool,
 }
 
 impl Asked<'_> {
+    /// What the store calls it.
+    pub(super) const fn store_key(&self) -> StoreKey {
+        StoreKey {
+            family: RuleState::family(self.rule),
+            rule: self.state.id,
+            name: self.name,
+        }
+    }
+
     pub(super) fn window(&self) -> WindowKey<'_> {
         WindowKey {
             name: self.name,
@@ -85,10 +102,21 @@ impl Asked<'_> {
     }
 
     /// A level above capacity did not come from this pod's own admissions.
-    fn source(&self, tat: Nanos) -> Source {
-        match gcra::level(tat, self.moment.now) > self.limit.capacity() {
+    fn source(&self, tat: Nanos, mitigated: bool) -> Source {
+        match mitigated || gcra::level(tat, self.moment.now) > self.limit.capacity() {
             true => Source::Mitigation,
             false => Source::Local,
+        }
+    }
+
+    /// What it would be denied for want of the store.
+    const fn without_store() -> Standing {
+        Standing {
+            allowed: false,
+            remaining: Cells::ZERO,
+            retry_after: Some(STORE_RETRY),
+            reset_after: STORE_RETRY,
+            delay: Span::ZERO,
         }
     }
 }
@@ -108,16 +136,17 @@ impl Engine {
             return Ok(UNLIMITED);
         };
         let name = state.key.name_of(key.bytes);
+        let alone = state.reported && self.fallback.holds_for(name);
         // What `admit` does for a held key, without an `Admission`: nobody gives it back, and passing one on through
         // memory costs as much as the exchange itself.
-        if !rule.spec.algorithm.is_windowed() {
+        if !rule.spec.algorithm.is_windowed() && !alone {
             let key = self.table.key(name, state.variant);
             let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
             if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
                 let (_, standing) =
                     decide_level(rule.spec.algorithm, limit, before, moment.now, cost);
                 if standing.allowed && state.reported {
-                    self.report(&tenancy, cost);
+                    self.report((state.id, name), &tenancy, cost);
                 }
                 return Ok(standing);
             }
@@ -130,6 +159,7 @@ impl Engine {
                 name,
                 moment,
                 version: rules.version(),
+                alone,
             },
             cost,
         )
@@ -143,11 +173,44 @@ impl Engine {
     }
 
     /// Takes `cost` cells of the key if they are there.
+    #[inline(always)]
     pub(super) fn admit<'a>(
         &'a self,
         asked: &Asked<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
+        match asked.alone {
+            false => self.admit_in_step(asked, cost),
+            true => self.admit_alone(asked, cost),
+        }
+    }
+
+    /// The same while the store cannot be told: as the rule has it.
+    #[cold]
+    fn admit_alone<'a>(&'a self, asked: &Asked<'_>, cost: Cells) -> Result<Admission<'a>, Stale> {
+        let mut admission = match asked.rule.spec.on_store_error {
+            OnStoreError::LocalShare => {
+                let limit = asked.limit.shared(self.fallback.share(asked.name));
+                let limit = &limit;
+                self.admit_in_step(&Asked { limit, ..*asked }, cost)?
+            }
+            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_in_step(asked, cost)?,
+            OnStoreError::Deny => Admission {
+                standing: Asked::without_store(),
+                source: Source::Fallback,
+                trace: Trace::None,
+            },
+        };
+        if asked.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
+            admission.standing.allowed = true;
+            admission.standing.retry_after = None;
+        }
+        admission.source = Source::Fallback;
+        Ok(admission)
+    }
+
+    #[inline(always)]
+    fn admit_in_step<'a>(&'a self, asked: &Asked<'_>, cost: Cells) -> Result<Admission<'a>, Stale> {
         if asked.rule.spec.algorithm.is_windowed() {
             return Ok(self.admit_window(asked, cost));
         }
@@ -166,7 +229,7 @@ impl Engine {
                 };
                 Ok(Admission {
                     standing,
-                    source: asked.source(before),
+                    source: asked.source(before, tenancy.is_mitigated()),
                     trace,
                 })
             }
@@ -198,17 +261,19 @@ impl Engine {
                 .take(&permit, &self.table.key(asked.name, former.variant))?;
             Some(Taken {
                 tat: former.rescaled(taken.tat, now, asked.limit),
-                pending: taken.pending,
+                ..taken
             })
         });
+        let mitigated = self.mitigation(asked);
         let unheld = self.unheld(asked);
         let opening = carried.unwrap_or(Taken {
-            tat: unheld,
+            tat: unheld.max(mitigated.unwrap_or(unheld)),
             pending: Cells::ZERO,
+            trigger: asked.state.opening(),
         });
         let (after, standing) = asked.decide(opening.tat, cost);
         let first_sight = carried.is_none() && unheld <= now && self.crowded();
-        let enters = carried.is_some() || (standing.allowed && !first_sight);
+        let enters = carried.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
         let entrance = enters.then(|| {
             self.table
@@ -218,6 +283,14 @@ impl Engine {
             self.stats.entered(entrance.map(|entrance| entrance.how));
         }
         let held = entrance.and_then(|entrance| entrance.held);
+        if mitigated.is_some() && held.is_some() {
+            self.mitigations.remove(asked.name);
+            self.table.mitigate(key, true);
+        }
+        if opening.pending > Cells::ZERO && held.is_some() {
+            // Under its former limit it may have passed its trigger already.
+            self.wanting.push(asked.store_key());
+        }
         if held.is_none() {
             self.stats.count(Stat::CellsLost, opening.pending.get());
         }
@@ -235,14 +308,14 @@ impl Engine {
         };
         Ok(Admission {
             standing,
-            source: asked.source(opening.tat),
+            source: asked.source(opening.tat, mitigated.is_some()),
             trace,
         })
     }
 
     fn admit_window(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
         let key = asked.window();
-        let opening = self.doorkeeper.count(asked.name, asked.moment.now);
+        let opening = self.window_opening(asked);
         let crowded = self.windows.held() * 10 >= self.windows.keys_max() * 9;
         if crowded && opening == Cells::ZERO && !self.windows.holds(&key) {
             let standing = self.windows.look(&key, opening, cost);
@@ -264,7 +337,7 @@ impl Engine {
         self.stats.room(room);
         let trace = match room {
             _ if !standing.allowed => Trace::None,
-            Room::Free | Room::Settled | Room::InUse => Trace::Window,
+            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Window,
             Room::Nowhere => {
                 self.doorkeeper.add(asked.name, cost, asked.moment.now);
                 Trace::KeptOut
@@ -275,6 +348,22 @@ impl Engine {
             source: Source::Local,
             trace,
         }
+    }
+
+    /// What a key of a windowed rule that is not held has to be assumed to have used.
+    fn window_opening(&self, asked: &Asked<'_>) -> Cells {
+        let now = asked.moment.now;
+        match self.mitigations.get(asked.name, now) {
+            Some(_) => Cells::new(asked.limit.requests()),
+            None => self.doorkeeper.count(asked.name, now),
+        }
+    }
+
+    /// The TAT of a key that is not held, if the fleet is known to deny it.
+    fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
+        let now = asked.moment.now;
+        let ends = self.mitigations.get(asked.name, now)?;
+        Some(ends.min(now.after(Terms::level(asked.limit).level_max())))
     }
 
     /// The TAT that a key which is not held has to be assumed to have.
@@ -300,43 +389,92 @@ impl Engine {
         admission: &Admission<'_>,
         cost: Cells,
     ) {
-        if let Trace::Level { tenancy, .. } = &admission.trace
-            && asked.state.reported
-        {
-            self.report(tenancy, cost);
+        if !asked.state.reported {
+            return;
+        }
+        match &admission.trace {
+            Trace::None => {}
+            Trace::Level { tenancy, .. } => {
+                self.report((asked.state.id, asked.name), tenancy, cost);
+            }
+            Trace::Window => self.report_window(asked, cost),
+            Trace::KeptOut => self.stats.count(Stat::CellsUnheld, cost.get()),
         }
     }
 
-    /// Notes admitted cells for the store.
+    /// Notes admitted cells of a rule's key for the store.
     #[inline(always)]
-    fn report(&self, tenancy: &Tenancy<'_>, cost: Cells) {
-        if !self.table.book(tenancy, cost) {
-            self.stats.count(Stat::CellsLost, cost.get());
+    fn report(&self, (rule, name): (u64, u128), tenancy: &Tenancy<'_>, cost: Cells) {
+        match self.table.book(tenancy, cost) {
+            Booked::Noted => {}
+            Booked::Triggered => self.wanting.push(StoreKey {
+                family: Family::Level,
+                rule,
+                name,
+            }),
+            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
         }
     }
 
+    /// The same for a windowed rule.
+    pub(super) fn report_window(&self, asked: &Asked<'_>, cost: Cells) {
+        match self
+            .windows
+            .book(&asked.window(), asked.state.opening(), cost)
+        {
+            Booked::Noted => {}
+            Booked::Triggered => self.wanting.push(asked.store_key()),
+            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
+        }
+    }
+
+    /// How a check of `cost` would stand. Changes nothing.
     pub(super) fn look(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
+        if !asked.alone {
+            return self.look_in_step(asked, cost);
+        }
+        let standing = match asked.rule.spec.on_store_error {
+            OnStoreError::LocalShare => {
+                let limit = asked.limit.shared(self.fallback.share(asked.name));
+                let limit = &limit;
+                self.look_in_step(&Asked { limit, ..*asked }, cost).0
+            }
+            OnStoreError::LocalFull => self.look_in_step(asked, cost).0,
+            OnStoreError::Allow => Standing {
+                allowed: true,
+                retry_after: None,
+                ..self.look_in_step(asked, cost).0
+            },
+            OnStoreError::Deny => Asked::without_store(),
+        };
+        (standing, Source::Fallback)
+    }
+
+    fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
         if asked.rule.spec.algorithm.is_windowed() {
-            let opening = self.doorkeeper.count(asked.name, asked.moment.now);
+            let opening = self.window_opening(asked);
             return (
                 self.windows.look(&asked.window(), opening, cost),
                 Source::Local,
             );
         }
         let now = asked.moment.now;
-        let tat = self
+        let held = self
             .table
-            .tat(&self.table.key(asked.name, asked.state.variant))
-            .or_else(|| {
-                asked.state.former.iter().find_map(|former| {
-                    let tat = self
-                        .table
-                        .tat(&self.table.key(asked.name, former.variant))?;
-                    Some(former.rescaled(tat, now, asked.limit))
-                })
-            });
-        let tat = tat.unwrap_or_else(|| self.unheld(asked));
-        (asked.decide(tat, cost).1, asked.source(tat))
+            .look(&self.table.key(asked.name, asked.state.variant));
+        let former = || {
+            asked.state.former.iter().find_map(|former| {
+                let key = self.table.key(asked.name, former.variant);
+                let (tat, mitigated) = self.table.look(&key)?;
+                Some((former.rescaled(tat, now, asked.limit), mitigated))
+            })
+        };
+        let (tat, mitigated) = held.or_else(former).unwrap_or_else(|| {
+            let mitigated = self.mitigation(asked);
+            let unheld = self.unheld(asked);
+            (unheld.max(mitigated.unwrap_or(unheld)), mitigated.is_some())
+        });
+        (asked.decide(tat, cost).1, asked.source(tat, mitigated))
     }
 }
 

@@ -11,19 +11,25 @@ use crate::pure::{Cells, Limit, Rule, Standing};
 pub enum Source {
     /// This pod's own bucket.
     Local,
-    /// A level known to be above the limit's capacity: the key is denied until that has fallen.
+    /// The level known from the fleet: it denies until it has fallen.
     Mitigation,
+    /// The store, which was asked.
+    Strict,
+    /// The rule's way without the store, which cannot be reached.
+    Fallback,
 }
 
 impl Source {
     /// Every source.
-    pub const ALL: [Self; 2] = [Self::Local, Self::Mitigation];
+    pub const ALL: [Self; 4] = [Self::Local, Self::Mitigation, Self::Strict, Self::Fallback];
 
     /// Its name in answers and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Mitigation => "mitigation",
+            Self::Strict => "strict",
+            Self::Fallback => "fallback",
         }
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
         match hits.as_mut_slice() {
             [] => return Ok(true),
             [hit] if hit.cost > Cells::ZERO => {
-                let Some(asked) = asked(snapshot, hit, moment) else {
+                let Some(asked) = self.asked(snapshot, hit, moment) else {
                     return Ok(true);
                 };
                 let admission = self.admit(&asked, hit.cost)?;
@@ -73,7 +73,7 @@ impl Engine {
             if hit.cost == Cells::ZERO || !hit.standing.allowed {
                 continue;
             }
-            let Some(asked) = asked(snapshot, hit, moment) else {
+            let Some(asked) = self.asked(snapshot, hit, moment) else {
                 continue;
             };
             let admission = match self.admit(&asked, hit.cost) {
@@ -126,7 +126,7 @@ impl Engine {
 
     /// Fills in how a hit would stand. Changes nothing. A look that finds no cell left is a denial.
     fn look_into(&self, snapshot: &Snapshot, hit: &mut Hit, moment: Moment) {
-        let Some(asked) = asked(snapshot, hit, moment) else {
+        let Some(asked) = self.asked(snapshot, hit, moment) else {
             return;
         };
         (hit.standing, hit.source) = self.look(&asked, hit.cost);
@@ -146,19 +146,42 @@ impl Engine {
             .iter_mut()
             .filter(|hit| hit.standing.allowed && hit.cost > Cells::ZERO)
         {
-            if let Some(asked) = asked(snapshot, hit, moment) {
+            if let Some(asked) = self.asked(snapshot, hit, moment) {
                 (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
             }
         }
     }
 
+    /// A hit of a rule that has a limit.
+    pub(super) fn asked<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+        hit: &Hit,
+        moment: Moment,
+    ) -> Option<Asked<'a>> {
+        let (rule, state) = snapshot.rule(hit.rule);
+        let limit = rule.spec.limit.as_ref()?;
+        Some(Asked {
+            rule,
+            state,
+            limit,
+            name: hit.name,
+            moment,
+            version: snapshot.version(),
+            alone: state.reported && self.fallback.holds_for(hit.name),
+        })
+    }
+
     /// Rules that count what was denied do so.
     fn charge_rejected(&self, snapshot: &Snapshot, hits: &[Hit], moment: Moment) {
         for hit in hits.iter().filter(|hit| hit.cost > Cells::ZERO) {
-            match asked(snapshot, hit, moment) {
+            match self.asked(snapshot, hit, moment) {
                 Some(asked) if asked.rule.spec.count_rejected => {
                     let room = self.windows.charge(&asked.window(), hit.cost);
                     self.stats.room(room);
+                    if asked.state.reported {
+                        self.report_window(&asked, hit.cost);
+                    }
                 }
                 Some(_) | None => {}
             }
@@ -169,26 +192,11 @@ impl Engine {
 impl Hit {
     fn set(&mut self, admission: &Admission<'_>) {
         self.standing = admission.standing;
-        self.source = if admission.standing.allowed {
-            Source::Local
-        } else {
-            admission.source
+        self.source = match admission.source {
+            Source::Local | Source::Mitigation if admission.standing.allowed => Source::Local,
+            source => source,
         };
     }
-}
-
-/// A hit of a rule that has a limit.
-fn asked<'a>(snapshot: &'a Snapshot, hit: &Hit, moment: Moment) -> Option<Asked<'a>> {
-    let (rule, state) = snapshot.rule(hit.rule);
-    let limit = rule.spec.limit.as_ref()?;
-    Some(Asked {
-        rule,
-        state,
-        limit,
-        name: hit.name,
-        moment,
-        version: snapshot.version(),
-    })
 }
 
 /// Whether the check passes as its hits stand: no rule denies it, and of those in quota mode not all do.

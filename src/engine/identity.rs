@@ -28,6 +28,13 @@ impl FleetKey {
         Self(hash(&[0; 16], secret).to_le_bytes())
     }
 
+    /// What the store calls a rule: alike on every pod.
+    pub fn rule_id(&self, rule: &Rule) -> u64 {
+        // Not a part of the rule's key: that stays secret.
+        let RuleKey(key) = self.rule(rule);
+        hash(&key, b"id") as u64
+    }
+
     /// The key of one rule.
     pub fn rule(&self, rule: &Rule) -> RuleKey {
         RuleKey(hash(&self.0, rule.place()).to_le_bytes())

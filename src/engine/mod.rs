@@ -7,11 +7,17 @@ mod admit;
 mod answer;
 mod atomic;
 mod check;
+mod collect;
 mod doorkeeper;
+pub mod errand;
+mod fallback;
 mod identity;
+mod mitigations;
+pub mod rounds;
 mod snapshot;
 mod stats;
 pub mod table;
+mod wanting;
 mod windows;
 
 use std::cell::Cell;
@@ -24,14 +30,22 @@ use arc_swap::ArcSwap;
 pub use admit::{RuleBytes, Stale};
 pub use answer::{Answer, Hit, Hits, Source};
 
+pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, Stats};
 
 use crate::pure::Rules;
 use doorkeeper::Doorkeeper;
+use fallback::Fallback;
+use mitigations::Mitigations;
+use rounds::Figures;
 use table::Table;
+use wanting::{Alarm, Wanting};
 use windows::Windows;
+
+/// Of the keys that are held, one in so many may be known only as denied by the fleet.
+const MITIGATIONS_PART: usize = 16;
 
 /// How an engine is set up; none of it changes while it runs.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +107,10 @@ pub struct Engine {
     table: Table,
     windows: Windows,
     doorkeeper: Doorkeeper,
+    mitigations: Mitigations,
+    fallback: Fallback,
+    wanting: Wanting,
+    figures: ArcSwap<Figures>,
     stats: Stats,
 }
 
@@ -107,6 +125,10 @@ impl Engine {
             table: Table::new(setup.keys_max, setup.seeds),
             windows: Windows::new(setup.keys_max),
             doorkeeper: Doorkeeper::new(setup.keys_max),
+            mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
+            fallback: Fallback::default(),
+            wanting: Wanting::default(),
+            figures: ArcSwap::default(),
             stats: Stats::default(),
             setup,
         }
@@ -157,6 +179,21 @@ impl Engine {
     /// Keys held.
     pub fn keys_held(&self) -> u64 {
         self.table.held() + self.windows.held()
+    }
+
+    /// Keys that are known only as denied by the fleet.
+    pub fn mitigations_unseen(&self) -> usize {
+        self.mitigations.count()
+    }
+
+    /// How the rounds stand. Without a store there are none.
+    pub fn figures(&self) -> Arc<Figures> {
+        self.figures.load_full()
+    }
+
+    /// Says whom to wake when keys want a round.
+    pub fn set_alarm(&self, alarm: Alarm) {
+        self.wanting.set_alarm(alarm);
     }
 
     /// Running totals.

@@ -5,10 +5,12 @@
 //! are next touched: nothing walks the table, and no check can see a bucket on the wrong scale.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::identity::{FleetKey, RuleKey, fingerprint};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::RuleIndex;
+use crate::pure::sync::{Family, Trigger};
 use crate::pure::{Limit, Nanos, Rule, Rules, algorithm::gcra};
 
 /// Former limits of a rule whose buckets are still recognised. Beyond that, the oldest is forgotten and its buckets
@@ -20,12 +22,15 @@ const FORMER_LIMITS_MAX: usize = 8;
 pub struct Snapshot {
     rules: Rules,
     states: Vec<RuleState>,
+    by_id: HashMap<u64, RuleIndex>,
     version: u64,
 }
 
 /// What the engine knows of one rule.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RuleState {
+    /// What it is called in the store.
+    pub id: u64,
     /// What its keys are hashed with.
     pub key: RuleKey,
     /// Tells its buckets apart from those of its former limits.
@@ -34,6 +39,29 @@ pub struct RuleState {
     pub former: Vec<Former>,
     /// Whether admitted cells are noted for the store.
     pub reported: bool,
+    /// The code of the trigger that its new keys start with.
+    opening: AtomicU8,
+}
+
+impl RuleState {
+    /// How its keys are counted in the store.
+    pub const fn family(rule: &Rule) -> Family {
+        match rule.spec.algorithm.is_windowed() {
+            true => Family::Window,
+            false => Family::Level,
+        }
+    }
+
+    /// At how many pending cells a new key wants to be collected.
+    pub fn opening(&self) -> Trigger {
+        // Ordering: Relaxed. A hint: with an older one a key is told a little earlier or later.
+        Trigger::of_code(self.opening.load(Ordering::Relaxed))
+    }
+
+    /// Sets that.
+    pub fn set_opening(&self, trigger: Trigger) {
+        self.opening.store(trigger.code(), Ordering::Relaxed);
+    }
 }
 
 /// A limit that was in force before.
@@ -59,10 +87,16 @@ impl Snapshot {
             .iter()
             .map(|rule| state(rule, fleet, reporting))
             .collect();
+        Self::of(rules, states, 1)
+    }
+
+    fn of(rules: Rules, states: Vec<RuleState>, version: u64) -> Self {
+        let ids = states.iter().enumerate();
         Self {
+            by_id: ids.map(|(index, state)| (state.id, index)).collect(),
             rules,
             states,
-            version: 1,
+            version,
         }
     }
 
@@ -86,11 +120,7 @@ impl Snapshot {
                 state
             })
             .collect();
-        Self {
-            rules,
-            states,
-            version: self.version + 1,
-        }
+        Self::of(rules, states, self.version + 1)
     }
 
     /// The rules.
@@ -103,6 +133,16 @@ impl Snapshot {
         self.version
     }
 
+    /// The rule that the store calls `id`.
+    pub fn rule_of_id(&self, id: u64) -> Option<RuleIndex> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// Every rule and what the engine knows of it.
+    pub fn all(&self) -> impl Iterator<Item = (&Rule, &RuleState)> {
+        self.rules.all().iter().zip(&self.states)
+    }
+
     /// A rule and what the engine knows of it. The index comes from these rules.
     pub fn rule(&self, index: RuleIndex) -> (&Rule, &RuleState) {
         (&self.rules.all()[index], &self.states[index])
@@ -110,13 +150,16 @@ impl Snapshot {
 }
 
 fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
+    let reported = reporting && rule.spec.consistency != Consistency::Local;
     RuleState {
+        id: fleet.rule_id(rule),
         key: fleet.rule(rule),
         variant: rule.spec.limit.map_or(0, |limit| {
             fingerprint(&[limit.interval().get(), limit.capacity().get()])
         }),
         former: Vec::new(),
-        reported: reporting && rule.spec.consistency != Consistency::Local,
+        reported,
+        opening: AtomicU8::new(Trigger::EACH.code()),
     }
 }
 

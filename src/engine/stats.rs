@@ -16,13 +16,19 @@ pub enum Stat {
     EvictedInUse,
     /// Checks of keys that the doorkeeper kept out, or for which there was no slot.
     KeptOut,
-    /// Admitted cells that no store will hear of.
+    /// Admitted cells that no store will hear of, because their key had to leave.
     CellsLost,
+    /// Admitted cells that no store will hear of, because they had drained when their key left.
+    CellsNetted,
+    /// Admitted cells that no store will hear of, because their key was not let in.
+    CellsUnheld,
+    /// Admitted cells that no store will hear of, because their key was reset.
+    CellsReset,
     /// Cells of a denied check that stayed charged, because the bucket changed while they were given back.
     KeptAfterRace,
 }
 
-const STATS: usize = 6;
+const STATS: usize = 9;
 
 /// The totals since start.
 #[derive(Debug, Default)]
@@ -44,7 +50,10 @@ impl Stats {
         match entered {
             Some(Entered::Vacant) => {}
             Some(Entered::Settled) => self.count(Stat::EvictedSettled, 1),
-            Some(Entered::Netted(_)) => self.count(Stat::EvictedNetted, 1),
+            Some(Entered::Netted(cells)) => {
+                self.count(Stat::EvictedNetted, 1);
+                self.count(Stat::CellsNetted, cells.get());
+            }
             Some(Entered::InUse(cells)) => {
                 self.count(Stat::EvictedInUse, 1);
                 self.count(Stat::CellsLost, cells.get());
@@ -56,8 +65,14 @@ impl Stats {
     pub(super) fn room(&self, room: Room) {
         match room {
             Room::Free => {}
-            Room::Settled => self.count(Stat::EvictedSettled, 1),
-            Room::InUse => self.count(Stat::EvictedInUse, 1),
+            Room::Settled(cells) => {
+                self.count(Stat::EvictedSettled, 1);
+                self.count(Stat::CellsNetted, cells.get());
+            }
+            Room::InUse(cells) => {
+                self.count(Stat::EvictedInUse, 1);
+                self.count(Stat::CellsLost, cells.get());
+            }
             Room::Nowhere => self.count(Stat::KeptOut, 1),
         }
     }

@@ -15,6 +15,7 @@
 //! Shown by: tests/loom/table.rs.
 
 use super::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
+use crate::pure::sync::Trigger;
 use crate::pure::{Cells, Nanos};
 
 /// Slots of a group: two words of tags.
@@ -33,9 +34,15 @@ const STRIPES: usize = if cfg!(tidegate_loom) { 2 } else { 1024 };
 const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;
 
-/// The book of a slot: which tenancy of the slot it is, and the cells admitted and not yet collected.
-const PENDING_BITS: u32 = 40;
+/// The book of a slot, from the top: which tenancy of the slot it is (19 bits), whether the fleet's level denies the key,
+/// whether a batch with cells of it is under way, the trigger (7 bits), and the cells admitted and not yet collected.
+const PENDING_BITS: u32 = 36;
 const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
+const TRIGGER_SHIFT: u32 = PENDING_BITS;
+const TRIGGER_BITS: u64 = 0x7f << TRIGGER_SHIFT;
+const IN_FLIGHT: u64 = 1 << 43;
+const MITIGATED: u64 = 1 << 44;
+const TENANCY_SHIFT: u32 = 45;
 
 /// A key as the table knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +89,17 @@ pub struct Tenancy<'a> {
     book: u64,
 }
 
+/// What became of cells that were noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Booked {
+    /// They are pending.
+    Noted,
+    /// They are pending, and with them the key has reached its trigger.
+    Triggered,
+    /// The key has left its slot meanwhile: nothing was noted.
+    Left,
+}
+
 /// How a key got its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
@@ -106,13 +124,35 @@ pub struct Entrance<'a> {
     pub held: Option<(Nanos, Tenancy<'a>)>,
 }
 
-/// A bucket that was taken out of the table.
+/// A bucket on its way into the table or out of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Its TAT.
     pub tat: Nanos,
     /// Its uncollected cells.
     pub pending: Cells,
+    /// At how many of them it wants to be collected.
+    pub trigger: Trigger,
+}
+
+impl Taken {
+    /// A bucket at `tat` that nothing is to be told of.
+    pub const fn at(tat: Nanos) -> Self {
+        Self {
+            tat,
+            pending: Cells::ZERO,
+            trigger: Trigger::NEVER,
+        }
+    }
+}
+
+/// A bucket as it was when its cells were collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collected {
+    /// What was pending.
+    pub cells: Cells,
+    /// Its TAT, with those cells.
+    pub tat: Nanos,
 }
 
 /// The table. All methods may be called from any thread.
@@ -196,8 +236,13 @@ impl Table {
 
     /// The TAT of `key`, if it is held.
     pub fn tat(&self, key: &TableKey) -> Option<Nanos> {
+        self.look(key).map(|(tat, _)| tat)
+    }
+
+    /// The TAT of `key`, if it is held, and whether the fleet's level denies it.
+    pub fn look(&self, key: &TableKey) -> Option<(Nanos, bool)> {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(tat, _) => Some(tat),
+            Touched::Held(tat, tenancy) => Some((tat, tenancy.is_mitigated())),
             Touched::Missing => None,
         }
     }
@@ -242,19 +287,80 @@ impl Table {
         Touched::Missing
     }
 
-    /// Notes `cells` as admitted and not yet collected. `false`: the key has left its slot meanwhile, nothing was noted.
-    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> bool {
-        tenancy
-            .update_book(|pending| pending.saturating_add(cells.get()).min(PENDING_MAX))
-            .is_some()
+    /// Notes `cells` as admitted and not yet collected.
+    #[inline(always)]
+    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booked {
+        let noted = |book: u64| {
+            let pending = (book & PENDING_MAX).saturating_add(cells.get());
+            book & !PENDING_MAX | pending.min(PENDING_MAX)
+        };
+        let Some(book) = tenancy.update_book(noted) else {
+            return Booked::Left;
+        };
+        let trigger = trigger(book);
+        let (before, after) = (book & PENDING_MAX, noted(book) & PENDING_MAX);
+        match trigger.cells() {
+            Some(at) if before < at.get() && at.get() <= after => Booked::Triggered,
+            Some(_) | None => Booked::Noted,
+        }
     }
 
-    /// Collects what was noted for `key` since the last time.
-    pub fn collect(&self, key: &TableKey) -> Cells {
+    /// Collects what was noted for `key` since the last time. With `freeze` the key is in flight from then on and keeps
+    /// its slot until [`Table::land`]. `None` if it is not held.
+    pub fn collect(&self, key: &TableKey, freeze: bool) -> Option<Collected> {
+        let Touched::Held(tat, tenancy) = self.touch(key, |tat| (None, tat)) else {
+            return None;
+        };
+        let in_flight = if freeze { IN_FLIGHT } else { 0 };
+        let before = tenancy.update_book(|book| book & !PENDING_MAX | in_flight)?;
+        Some(Collected {
+            cells: pending(before),
+            tat,
+        })
+    }
+
+    /// What is noted for `key` and not collected; `None` if it is not held.
+    pub fn pending(&self, key: &TableKey) -> Option<Cells> {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(_, tenancy) => tenancy.update_book(|_| 0).map_or(Cells::ZERO, Cells::new),
-            Touched::Missing => Cells::ZERO,
+            Touched::Held(_, Tenancy { book, .. }) => Some(pending(book)),
+            Touched::Missing => None,
         }
+    }
+
+    /// Ends the flight of `key`, if it is in one, and sets at how many pending cells it wants to be collected and whether
+    /// the fleet's level denies it. `true` if as many are pending already.
+    pub fn land(&self, key: &TableKey, trigger: Trigger, mitigated: bool) -> bool {
+        let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
+            return false;
+        };
+        let mitigated = if mitigated { MITIGATED } else { 0 };
+        let set = u64::from(trigger.code()) << TRIGGER_SHIFT | mitigated;
+        let before = tenancy
+            .update_book(|book| book & !(TRIGGER_BITS | IN_FLIGHT | MITIGATED) | set)
+            .unwrap_or(0);
+        trigger.cells().is_some_and(|at| pending(before) >= at)
+    }
+
+    /// Sets whether the fleet's level denies `key`.
+    pub fn mitigate(&self, key: &TableKey, mitigated: bool) {
+        if let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
+            let set = if mitigated { MITIGATED } else { 0 };
+            let _ = tenancy.update_book(|book| book & !MITIGATED | set);
+        }
+    }
+
+    /// The cells pending in all buckets.
+    pub fn pending_in_all(&self) -> Cells {
+        let slots = 0..self.groups as usize * GROUP;
+        slots
+            .map(|index| self.slot(index))
+            .fold(Cells::ZERO, |sum, slot| {
+                // Ordering: Relaxed. A number for people; it is exact when nobody is checking.
+                match is_live(slot.tat().load(Ordering::Relaxed)) {
+                    true => sum.plus(pending(slot.book().load(Ordering::Relaxed))),
+                    false => sum,
+                }
+            })
     }
 
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since. Otherwise
@@ -314,7 +420,9 @@ impl Table {
         slot.low().store(key.low, Ordering::Release);
         let number = tenancy_number(slot.book().load(Ordering::Relaxed));
         // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
-        let book = number << PENDING_BITS | bucket.pending.get().min(PENDING_MAX);
+        let book = number << TENANCY_SHIFT
+            | u64::from(bucket.trigger.code()) << TRIGGER_SHIFT
+            | bucket.pending.get().min(PENDING_MAX);
         slot.book().store(book, Ordering::Release);
         self.set_tag(index, key.tag());
         // A TAT that differs from the former tenant's, so that nobody mistakes one for the other.
@@ -336,7 +444,7 @@ impl Table {
         }) = self.find(key)
         {
             if slot.claim(tat) {
-                let pending = slot.end_tenancy();
+                let book = slot.end_tenancy();
                 self.set_tag(index, 0);
                 self.held.fetch_sub(1, Ordering::Relaxed);
                 // For `enter`, which gives the next tenant another one.
@@ -344,7 +452,8 @@ impl Table {
                 slot.tat().store(VACANT, Ordering::Release);
                 return Some(Taken {
                     tat: Nanos::new(tat),
-                    pending,
+                    pending: pending(book),
+                    trigger: trigger(book),
                 });
             }
         }
@@ -455,14 +564,16 @@ impl Table {
                 .map(|index| (self.slot(index), index))
                 .filter_map(|(slot, index)| {
                     let tat = slot.tat().load(Ordering::Acquire);
-                    let uncollected = pending(slot.book().load(Ordering::Acquire)) > Cells::ZERO;
+                    let book = slot.book().load(Ordering::Acquire);
                     let full = tat <= now.get();
-                    is_live(tat).then_some(((!full, full && uncollected, tat), slot, index))
+                    let order = (!full, full && pending(book) > Cells::ZERO, tat);
+                    let may_leave = is_live(tat) && book & IN_FLIGHT == 0;
+                    may_leave.then_some((order, slot, index))
                 })
                 .min_by_key(|(order, _, _)| *order);
             let ((in_use, _, tat), slot, index) = victim?;
             if slot.claim(tat) {
-                let lost = slot.end_tenancy();
+                let lost = pending(slot.end_tenancy());
                 let entered = match (in_use, lost) {
                     (true, lost) => Entered::InUse(lost),
                     (false, Cells::ZERO) => Entered::Settled,
@@ -483,12 +594,17 @@ impl Table {
 }
 
 impl Tenancy<'_> {
-    /// Changes the uncollected cells, as long as the key stays, and answers what they were.
+    /// Whether the fleet's level was known to deny the key.
+    pub const fn is_mitigated(&self) -> bool {
+        self.book & MITIGATED != 0
+    }
+
+    /// Changes the book, as long as the key stays, and answers what it was.
     #[inline(always)]
     fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let mut book = self.book;
         while tenancy_number(book) == tenancy_number(self.book) {
-            let next = book & !PENDING_MAX | change(book & PENDING_MAX);
+            let next = change(book);
             // Ordering: Relaxed. Notes and collections share this one word's total order: a cell is in exactly one
             // collection. Nothing else is published by it.
             match self.slot.book().compare_exchange_weak(
@@ -497,7 +613,7 @@ impl Tenancy<'_> {
                 Ordering::Relaxed,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => return Some(book & PENDING_MAX),
+                Ok(_) => return Some(book),
                 Err(current) => book = current,
             }
         }
@@ -554,13 +670,13 @@ impl<'a> Slot<'a> {
             .is_ok()
     }
 
-    /// Of a claimed slot: what was uncollected. Notes of the former tenancy find another number from now on.
-    fn end_tenancy(&self) -> Cells {
+    /// Of a claimed slot: its book. Notes of the former tenancy find another number from now on.
+    fn end_tenancy(&self) -> u64 {
         // Ordering: AcqRel, so that a note of the former tenancy is either in the value taken here or refused.
-        let next = |book| Some((tenancy_number(book) + 1) << PENDING_BITS);
+        let next = |book| Some((tenancy_number(book) + 1) << TENANCY_SHIFT);
         self.book()
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
-            .map_or(Cells::ZERO, pending)
+            .unwrap_or(0)
     }
 }
 
@@ -577,9 +693,13 @@ const fn is_live(tat: u64) -> bool {
     tat != VACANT && tat != CLAIMED
 }
 
-/// Which stay of a key in its slot this is. It wraps after 16 million, far beyond what one check can sleep through.
+/// Which stay of a key in its slot this is. It wraps after half a million, beyond what one check sleeps through.
 const fn tenancy_number(book: u64) -> u64 {
-    book >> PENDING_BITS
+    book >> TENANCY_SHIFT
+}
+
+const fn trigger(book: u64) -> Trigger {
+    Trigger::of_code((book >> TRIGGER_SHIFT) as u8)
 }
 
 const fn pending(book: u64) -> Cells {
@@ -599,13 +719,7 @@ mod tests {
     /// The group that each of so many keys of one home goes to.
     fn groups_of(keys: usize) -> Vec<usize> {
         let table = Table::new(22, [0, 0]);
-        let (now, bucket) = (
-            Nanos::new(1),
-            Taken {
-                tat: Nanos::new(9),
-                pending: Cells::ZERO,
-            },
-        );
+        let (now, bucket) = (Nanos::new(1), Taken::at(Nanos::new(9)));
         (0..keys)
             .map(|nth| {
                 let key = TableKey {

@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::table::Booked;
 use crate::pure::algorithm::fixed_window;
 use crate::pure::algorithm::window::WindowState;
+use crate::pure::sync::Trigger;
 use crate::pure::{Algorithm, Cells, Limit, Rule, Span, Standing};
 
 /// Keys of one shard when the table is full and they are spread evenly.
@@ -20,6 +22,67 @@ const SHARD_KEYS: usize = 512;
 struct Counted {
     state: WindowState,
     limit: Limit,
+    untold: Untold,
+}
+
+/// What the store has not been told of a key, and what it last told.
+#[derive(Clone, Copy, Debug)]
+struct Untold {
+    /// Cells of windows before the newest: they go first, because a delta has one age.
+    older: Cells,
+    /// Cells of the newest window that has any.
+    newest: Cells,
+    /// When the first cell of `older`, and of `newest`, was admitted.
+    since: [Span; 2],
+    trigger: Trigger,
+    in_flight: bool,
+    /// The store's window and its count when it was last heard.
+    told: (u64, Cells),
+}
+
+impl Untold {
+    const fn new(trigger: Trigger) -> Self {
+        Self {
+            older: Cells::ZERO,
+            newest: Cells::ZERO,
+            since: [Span::ZERO; 2],
+            trigger,
+            in_flight: false,
+            told: (0, Cells::ZERO),
+        }
+    }
+
+    const fn pending(&self) -> Cells {
+        self.older.plus(self.newest)
+    }
+
+    /// Notes cells that were admitted at `unix`.
+    fn note(&mut self, window: Span, unix: Span, cells: Cells) -> Booked {
+        if self.newest > Cells::ZERO && self.since[1].whole(window) != unix.whole(window) {
+            if self.older == Cells::ZERO {
+                self.since[0] = self.since[1];
+            }
+            self.older = self.pending();
+            self.newest = Cells::ZERO;
+        }
+        if self.newest == Cells::ZERO {
+            self.since[1] = unix;
+        }
+        let before = self.pending();
+        self.newest = self.newest.plus(cells);
+        match self.trigger.cells() {
+            Some(at) if before < at && at <= self.pending() => Booked::Triggered,
+            Some(_) | None => Booked::Noted,
+        }
+    }
+
+    /// Takes the oldest cells, and says since when they are there.
+    fn take(&mut self) -> (Cells, Span) {
+        if self.older > Cells::ZERO {
+            return (std::mem::take(&mut self.older), self.since[0]);
+        }
+        (std::mem::take(&mut self.newest), self.since[1])
+    }
 }
 
 /// How a key got its place.
@@ -27,10 +90,10 @@ struct Counted {
 pub enum Room {
     /// There was room, or it needed none.
     Free,
-    /// A key left whose windows had passed.
-    Settled,
-    /// A key left whose windows had not passed.
-    InUse,
+    /// A key left whose windows had passed. What was not told of it is lost.
+    Settled(Cells),
+    /// A key left whose windows had not passed. What was not told of it is lost.
+    InUse(Cells),
     /// There was none: nothing was counted.
     Nowhere,
 }
@@ -54,6 +117,17 @@ pub struct WindowKey<'a> {
     pub limit: &'a Limit,
     /// The time since the Unix epoch.
     pub unix: Span,
+}
+
+/// What the store said of a key's window.
+#[derive(Clone, Copy, Debug)]
+pub struct Heard {
+    /// Which window.
+    pub index: u64,
+    /// All cells of it.
+    pub current: Cells,
+    /// Those of them that this pod told just now.
+    pub own: Cells,
 }
 
 impl Windows {
@@ -115,6 +189,96 @@ impl Windows {
         }
     }
 
+    /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
+    pub fn book(&self, key: &WindowKey<'_>, trigger: Trigger, cells: Cells) -> Booked {
+        match self.shard(key.name).get_mut(&key.name) {
+            Some(counted) => {
+                if counted.untold.trigger == Trigger::NEVER {
+                    counted.untold.trigger = trigger;
+                }
+                counted.untold.note(key.limit.window(), key.unix, cells)
+            }
+            None => Booked::Left,
+        }
+    }
+
+    /// Collects what was noted of one window, and for how long it has been there. The key is in flight from then on and
+    /// keeps its place until [`Windows::land`]. `None` if it is not held.
+    pub fn collect(&self, key: &WindowKey<'_>) -> Option<(Cells, Span)> {
+        let mut shard = self.shard(key.name);
+        let untold = &mut shard.get_mut(&key.name)?.untold;
+        untold.in_flight = true;
+        let (cells, since) = untold.take();
+        Some((cells, key.unix.less(since)))
+    }
+
+    /// Ends the flight of a key: counts what other pods admitted in the store's window `index`, which has `current`
+    /// cells, `own` of them told just now. `true` if the key wants another round already.
+    pub fn land(&self, key: &WindowKey<'_>, trigger: Trigger, heard: Option<Heard>) -> bool {
+        let mut shard = self.shard(key.name);
+        let Some(counted) = shard.get_mut(&key.name) else {
+            return false;
+        };
+        counted.untold.in_flight = false;
+        counted.untold.trigger = trigger;
+        if let Some(heard) = heard {
+            let (index, known) = counted.untold.told;
+            let known = if index == heard.index {
+                known
+            } else {
+                Cells::ZERO
+            };
+            let foreign = heard.current.less(known).less(heard.own);
+            counted.untold.told = (heard.index, heard.current);
+            counted.under(key).charge(key.limit, key.unix, foreign);
+        }
+        let pending = counted.untold.pending();
+        trigger.cells().is_some_and(|at| pending >= at)
+    }
+
+    /// Fills the key's window, if it is held: the fleet has used it up.
+    pub fn fill(&self, key: &WindowKey<'_>) -> bool {
+        match self.shard(key.name).get_mut(&key.name) {
+            Some(counted) => {
+                let state = counted.under(key);
+                let left = state.look(key.limit, key.unix, Cells::ZERO).remaining;
+                state.charge(key.limit, key.unix, left);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Drops the key, and says what was not told of it.
+    pub fn remove(&self, name: u128) -> Cells {
+        match self.shard(name).remove(&name) {
+            Some(counted) => {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+                counted.untold.pending()
+            }
+            None => Cells::ZERO,
+        }
+    }
+
+    /// What was noted of the key and not collected; `None` if it is not held.
+    pub fn pending(&self, name: u128) -> Option<Cells> {
+        let shard = self.shard(name);
+        shard.get(&name).map(|counted| counted.untold.pending())
+    }
+
+    /// The cells not told of all keys.
+    pub fn pending_in_all(&self) -> Cells {
+        let of_shard = |shard: &Mutex<HashMap<u128, Counted>>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let pending = shard.values().map(|counted| counted.untold.pending());
+            pending.fold(Cells::ZERO, Cells::plus)
+        };
+        self.shards
+            .iter()
+            .map(of_shard)
+            .fold(Cells::ZERO, Cells::plus)
+    }
+
     /// Runs `step` on the key's state; keeps a state that is new only if `step` says it is worth it.
     fn with<R>(
         &self,
@@ -134,7 +298,13 @@ impl Windows {
         let room = self.room(&mut shard, key.unix);
         if room != Room::Nowhere {
             let limit = *key.limit;
-            shard.insert(key.name, Counted { state, limit });
+            let untold = Untold::new(Trigger::NEVER);
+            let counted = Counted {
+                state,
+                limit,
+                untold,
+            };
+            shard.insert(key.name, counted);
         }
         (said, room)
     }
@@ -210,14 +380,16 @@ fn fresh(key: &WindowKey<'_>, opening: Cells) -> WindowState {
 fn make_room(shard: &mut HashMap<u128, Counted>, unix: Span) -> Room {
     let least = shard
         .iter()
+        .filter(|(_, counted)| !counted.untold.in_flight)
         .map(|(name, counted)| (counted.missed(unix), *name))
         .min();
     let Some(((in_use, _, _), name)) = least else {
         return Room::Nowhere;
     };
-    shard.remove(&name);
+    let left = shard.remove(&name);
+    let untold = left.map_or(Cells::ZERO, |counted| counted.untold.pending());
     match in_use {
-        true => Room::InUse,
-        false => Room::Settled,
+        true => Room::InUse(untold),
+        false => Room::Settled(untold),
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use super::sync::Share;
 use super::time::{Cells, SECOND, Span};
 
 /// The longest a bucket may take to empty: a hundred years. Beyond that, points in time would run out.
@@ -170,6 +171,24 @@ impl Limit {
             capacity,
             cells_per_2_64,
         })
+    }
+
+    /// This limit for a pod that grants only its `share` of it: a cell costs more, the bucket is as long as ever. At
+    /// least one cell fits.
+    pub fn shared(&self, share: Share) -> Self {
+        if self.requests == 0 {
+            return *self;
+        }
+        let interval = share.price(self.interval);
+        let capacity = self.capacity.max(interval);
+        Self {
+            requests: share.of_cells(Cells::new(self.requests)).get(),
+            burst: capacity.whole(interval),
+            cells_per_2_64: u64::MAX.checked_div(interval.get()).unwrap_or(u64::MAX),
+            interval,
+            capacity,
+            ..*self
+        }
     }
 
     /// Cells per window.

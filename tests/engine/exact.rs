@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate::engine::Engine;
-use tidegate::engine::table::{Table, Taken, Touched};
+use tidegate::engine::table::{Booked, Table, Taken, Touched};
 use tidegate::pure::algorithm::gcra;
 use tidegate::pure::{Algorithm, Cells, Nanos};
 
@@ -140,20 +140,18 @@ fn what_is_collected_is_what_was_admitted() {
     let limit = a_second(10_000, 200);
     let table = Table::new(100, [1, 2]);
     let key = table.key(42, 7);
-    let empty = Taken {
-        tat: Nanos::new(START),
-        pending: Cells::ZERO,
-    };
+    let empty = Taken::at(Nanos::new(START));
     table.enter(&table.permit(&key), &key, empty, Nanos::new(START));
+    let collect = || table.collect(&key, true).expect("it is held").cells.get();
     let (clock, admitted) = (AtomicU64::new(START), AtomicU64::new(0));
     let done = AtomicBool::new(false);
     let collected = thread::scope(|scope| {
         let collector = scope.spawn(|| {
             let mut collected = 0;
             while !done.load(Ordering::Acquire) {
-                collected += table.collect(&key).get();
+                collected += collect();
             }
-            collected + table.collect(&key).get()
+            collected + collect()
         });
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
@@ -165,7 +163,7 @@ fn what_is_collected_is_what_was_admitted() {
                             (next, next.is_some())
                         };
                         if let Touched::Held(true, tenancy) = table.touch(&key, step) {
-                            assert!(table.book(&tenancy, Cells::new(2)));
+                            assert_eq!(table.book(&tenancy, Cells::new(2)), Booked::Noted);
                             admitted.fetch_add(2, Ordering::Relaxed);
                         }
                     }

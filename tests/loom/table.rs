@@ -2,7 +2,8 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate::engine::table::{Entered, Table, TableKey, Taken, Tenancy, Touched};
+use tidegate::engine::table::{Booked, Entered, Table, TableKey, Taken, Tenancy, Touched};
+use tidegate::pure::sync::Trigger;
 use tidegate::pure::{Cells, Nanos};
 
 /// One cell costs as much.
@@ -29,10 +30,7 @@ fn table(keys_max: usize) -> Arc<Table> {
 
 /// A bucket that `cells` were admitted on at `now`.
 fn filled(now: u64, cells: u64) -> Taken {
-    Taken {
-        tat: Nanos::new(now + cells * STEP),
-        pending: Cells::ZERO,
-    }
+    Taken::at(Nanos::new(now + cells * STEP))
 }
 
 fn enter(table: &Table, key: &TableKey, bucket: Taken) -> Entered {
@@ -77,6 +75,12 @@ fn admits(table: &Table, key: &TableKey, now: u64, burst: u64) -> bool {
     admit(table, key, now, burst).is_some()
 }
 
+fn collect(table: &Table, key: &TableKey) -> Cells {
+    table
+        .collect(key, false)
+        .map_or(Cells::ZERO, |found| found.cells)
+}
+
 fn tat(table: &Table, key: &TableKey) -> Option<u64> {
     table.tat(key).map(Nanos::get)
 }
@@ -117,15 +121,15 @@ fn what_is_noted_is_collected_once() {
         enter(&table, &key, filled(NOW, 0));
         let note = move |table: &Table| {
             let admitted = admit(table, &key, NOW, 2).expect("there is room for two");
-            assert!(table.book(&admitted.tenancy, Cells::new(3)));
+            assert_eq!(table.book(&admitted.tenancy, Cells::new(3)), Booked::Noted);
         };
         let notes = [on(&table, note), on(&table, note)];
-        let early = table.collect(&key);
+        let early = collect(&table, &key);
         for note in notes {
             note.join().expect("no panic");
         }
-        assert_eq!(early.plus(table.collect(&key)), Cells::new(6));
-        assert_eq!(table.collect(&key), Cells::ZERO);
+        assert_eq!(early.plus(collect(&table, &key)), Cells::new(6));
+        assert_eq!(collect(&table, &key), Cells::ZERO);
     });
 }
 
@@ -136,9 +140,9 @@ fn what_is_noted_is_collected_by_one_of_two() {
         let key = table.key(FIRST, 0);
         enter(&table, &key, filled(NOW, 0));
         let admitted = admit(&table, &key, NOW, 1).expect("there is room");
-        let other = on(&table, move |table| table.collect(&key));
-        assert!(table.book(&admitted.tenancy, Cells::ONE));
-        let mine = table.collect(&key);
+        let other = on(&table, move |table| collect(table, &key));
+        assert_eq!(table.book(&admitted.tenancy, Cells::ONE), Booked::Noted);
+        let mine = collect(&table, &key);
         let theirs = other.join().expect("no panic");
         assert_eq!(mine.plus(theirs), Cells::ONE);
     });
@@ -153,12 +157,12 @@ fn what_is_noted_for_a_key_that_leaves_is_told_or_lost_but_never_another_keys() 
         enter(&table, &key, filled(NOW, 0));
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
         let noted = admit(&table, &key, NOW, 1)
-            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::new(7)));
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::new(7)) == Booked::Noted);
         let told = match other.join().expect("no panic") {
             Entered::Netted(cells) | Entered::InUse(cells) => cells.get(),
             Entered::Settled | Entered::Vacant | Entered::Nowhere => 0,
         };
-        assert_eq!(table.collect(&next), Cells::ZERO);
+        assert_eq!(collect(&table, &next), Cells::ZERO);
         assert_eq!(told, if noted { 7 } else { 0 });
     });
 }
@@ -224,12 +228,12 @@ fn a_reload_neither_loses_nor_doubles_a_cell() {
         let admitted = admit(&table, &old, NOW, 2);
         let noted = admitted
             .as_ref()
-            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::ONE));
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::ONE) == Booked::Noted);
         other.join().expect("no panic");
         assert_eq!(tat(&table, &old), None);
         let cells = (tat(&table, &new).expect("it entered") - NOW) / STEP;
         assert_eq!(cells, if admitted.is_some() { 4 } else { 2 });
-        assert_eq!(table.collect(&new), Cells::new(u64::from(noted)));
+        assert_eq!(collect(&table, &new), Cells::new(u64::from(noted)));
         assert_eq!(table.held(), 1);
     });
 }
@@ -368,7 +372,7 @@ fn a_key_never_collects_what_was_noted_for_the_one_before() {
         };
         enter(&table, &key, noted);
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
-        assert_eq!(table.collect(&next), Cells::ZERO);
+        assert_eq!(collect(&table, &next), Cells::ZERO);
         let told = other.join().expect("no panic");
         assert_eq!(told, Entered::InUse(Cells::new(7)));
     });
@@ -389,5 +393,76 @@ fn the_bound_holds_while_two_keys_enter() {
             .count();
         assert_eq!(table.held(), held as u64);
         assert!(held <= 1);
+    });
+}
+
+/// A key is noticed once for every time it is collected, by whoever brings it to its trigger.
+#[test]
+fn of_two_notes_one_finds_the_trigger_reached() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        let bucket = Taken {
+            trigger: Trigger::at(Cells::new(2)),
+            ..filled(NOW, 0)
+        };
+        enter(&table, &key, bucket);
+        let note = move |table: &Table| {
+            let admitted = admit(table, &key, NOW, 9).expect("there is room");
+            table.book(&admitted.tenancy, Cells::ONE)
+        };
+        let other = on(&table, note);
+        let noticed = [note(&table), other.join().expect("no panic")];
+        let triggered = noticed
+            .iter()
+            .filter(|booked| **booked == Booked::Triggered);
+        assert_eq!(triggered.count(), 1);
+        assert_eq!(collect(&table, &key), Cells::new(2));
+    });
+}
+
+/// The cells of a batch that is under way are in its bucket's TAT: the bucket stays until the batch has landed.
+#[test]
+fn a_key_in_flight_keeps_its_slot() {
+    explore(2, || {
+        let table = table(1);
+        let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
+        let noted = Taken {
+            pending: Cells::new(3),
+            ..filled(NOW, 3)
+        };
+        enter(&table, &key, noted);
+        let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
+        let frozen = table.collect(&key, true);
+        let entered = other.join().expect("no panic");
+        match frozen {
+            Some(frozen) => {
+                assert_eq!((frozen.cells, entered), (Cells::new(3), Entered::Nowhere));
+                table.land(&key, Trigger::EACH, false);
+                assert!(matches!(
+                    enter(&table, &next, filled(NOW, 1)),
+                    Entered::InUse(_)
+                ));
+            }
+            None => assert_eq!(entered, Entered::InUse(Cells::new(3))),
+        }
+    });
+}
+
+/// An answer that raises the level is taken in whole, whatever is admitted meanwhile, and no admission is forgotten.
+#[test]
+fn a_fold_and_an_admission_both_count() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 2));
+        let frozen = table.collect(&key, true).expect("it is held");
+        let other = on(&table, move |table| admits(table, &key, NOW, 9));
+        // The fleet has four cells more than this pod knew of.
+        let moved = |tat: Nanos| (Some(Nanos::new(tat.get() + 4 * STEP)), ());
+        let _ = table.touch(&key, moved);
+        table.land(&key, Trigger::EACH, false);
+        assert!(other.join().expect("no panic"));
+        assert_eq!(tat(&table, &key), Some(frozen.tat.get() + 5 * STEP));
     });
 }

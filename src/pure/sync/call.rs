@@ -22,6 +22,12 @@ impl Lane {
         Self(number & 63)
     }
 
+    /// The lane of the key `name`.
+    pub const fn of(name: u128) -> Self {
+        let [.., low] = name.to_be_bytes();
+        Self::new(low)
+    }
+
     /// Its number, below [`LANES`].
     pub const fn number(self) -> u8 {
         self.0
@@ -57,9 +63,8 @@ pub struct StoreKey {
 
 impl StoreKey {
     /// The lane it lives in.
-    pub fn lane(&self) -> Lane {
-        let [.., low] = self.name.to_be_bytes();
-        Lane::new(low)
+    pub const fn lane(&self) -> Lane {
+        Lane::of(self.name)
     }
 }
 
@@ -91,6 +96,16 @@ impl Terms {
             interval: limit.interval(),
             capacity: limit.capacity(),
             debt_max: limit.capacity().min(DEBT_MAX).max(limit.interval()),
+        }
+    }
+
+    /// The highest level a bucket has.
+    pub const fn level_max(&self) -> Span {
+        match self {
+            Self::Level {
+                capacity, debt_max, ..
+            } => capacity.plus(*debt_max),
+            Self::Window { window, .. } => *window,
         }
     }
 

@@ -49,8 +49,8 @@ use crate::pure::{Cells, Nanos, Span};
 
 /// How long an acknowledged batch is kept: a failover that loses more than this loses cells.
 pub const KEPT_FOR: Span = Span::seconds(30);
-/// Acknowledged batches kept, at most.
-pub const KEPT_MAX: usize = 256;
+/// Deltas of acknowledged batches kept for one lane, at most: about a megabyte.
+pub const KEPT_MAX: usize = 8_192;
 
 /// Deltas that travel together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +114,8 @@ pub struct LaneBook {
     frozen: Option<Arc<Batch>>,
     /// Acknowledged once, the oldest first.
     kept: VecDeque<Kept>,
+    /// How many deltas those are.
+    kept_deltas: usize,
 }
 
 impl LaneBook {
@@ -127,6 +129,7 @@ impl LaneBook {
             expected: Cells::ZERO,
             frozen: None,
             kept: VecDeque::new(),
+            kept_deltas: 0,
         }
     }
 
@@ -212,9 +215,13 @@ impl LaneBook {
     /// Lets go of batches that the store confirmed too long ago. What it has lost since stays until it is there again.
     pub fn forget_old(&mut self, now: Nanos) {
         let stored = self.stored;
-        self.kept.retain(|kept| {
-            kept.batch.sequence > stored || now.since(kept.confirmed_at) <= KEPT_FOR
-        });
+        while let Some(oldest) = self.kept.front()
+            && oldest.batch.sequence <= stored
+            && now.since(oldest.confirmed_at) > KEPT_FOR
+        {
+            self.kept_deltas = self.kept_deltas.saturating_sub(oldest.batch.deltas.len());
+            self.kept.pop_front();
+        }
     }
 
     /// Cells frozen that the store does not have as far as we know: the frozen batch, and what is to be replayed.
@@ -229,6 +236,11 @@ impl LaneBook {
     /// Cells the store has booked for us in this lane, by its last answer.
     pub const fn settled(&self) -> Cells {
         self.settled
+    }
+
+    /// Whether anything could be replayed.
+    pub fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
     }
 
     /// The highest sequence number the store ever confirmed.
@@ -276,8 +288,11 @@ impl LaneBook {
         self.frozen = None;
         self.acked = frozen.sequence;
         self.expected = self.expected.plus(frozen.gross);
-        if self.kept.len() >= KEPT_MAX {
-            self.kept.pop_front();
+        self.kept_deltas = self.kept_deltas.saturating_add(frozen.deltas.len());
+        while self.kept_deltas > KEPT_MAX
+            && let Some(oldest) = self.kept.pop_front()
+        {
+            self.kept_deltas = self.kept_deltas.saturating_sub(oldest.batch.deltas.len());
         }
         self.kept.push_back(Kept {
             batch: Arc::clone(&frozen),

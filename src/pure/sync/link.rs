@@ -230,6 +230,11 @@ impl Link {
         }
     }
 
+    /// Whether the last call was not answered.
+    pub const fn is_failing(&self) -> bool {
+        self.failed_in_a_row > 0
+    }
+
     /// When the store was last heard of.
     pub const fn last_success(&self) -> Option<Nanos> {
         self.last_success

@@ -11,6 +11,7 @@ pub mod call;
 pub mod lane;
 pub mod link;
 pub mod share;
+pub mod trigger;
 
 pub use budget::{Budget, STORE_UPDATES_PER_SECOND};
 pub use call::{
@@ -20,3 +21,4 @@ pub use call::{
 pub use lane::{Batch, KEPT_FOR, KEPT_MAX, LaneBook, Outcome, Step};
 pub use link::{Circuit, Link};
 pub use share::{Demand, Share};
+pub use trigger::{Allowance, Terrain, Trigger};

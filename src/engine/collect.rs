@@ -1,0 +1,212 @@
+//! What passes between the buckets and the rounds: cells go out, levels come in.
+
+use super::Engine;
+use super::admit::Asked;
+use super::snapshot::{RuleState, Snapshot};
+use super::stats::Stat;
+use super::table::{TableKey, Touched};
+use super::windows::Heard;
+use crate::pure::sync::{StoreKey, Terms, Told, Trigger};
+use crate::pure::{Cells, Moment, Nanos, Span};
+
+/// What a fold may be above the least it has to be, beside one cell: checks that ran while the answer was on its way.
+const FOLD_SLACK: Span = Span::nanos(5_000_000);
+
+/// Cells that were collected for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frozen {
+    /// How many.
+    pub(super) cells: Cells,
+    /// The bucket's TAT with them; of no meaning for windows.
+    pub(super) tat: Nanos,
+    /// When.
+    pub(super) at: Nanos,
+    /// For how long the oldest was pending; windows only.
+    pub(super) age: Span,
+}
+
+/// What the store said, and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answered {
+    /// How the key stands.
+    pub(super) told: Told,
+    /// The point on this pod's clock that the answer holds for.
+    pub(super) anchor: Nanos,
+    /// What the key's bucket was when it was asked; `None` if that cannot be compared any more.
+    pub(super) frozen: Option<Frozen>,
+}
+
+impl Engine {
+    /// What the store calls `key`, if it is a key of these rules.
+    pub(super) fn subject<'a>(
+        &self,
+        snapshot: &'a Snapshot,
+        key: StoreKey,
+        moment: Moment,
+    ) -> Option<Asked<'a>> {
+        let (rule, state) = snapshot.rule(snapshot.rule_of_id(key.rule)?);
+        let limit = rule.spec.limit.as_ref()?;
+        (state.reported && RuleState::family(rule) == key.family).then_some(Asked {
+            rule,
+            state,
+            limit,
+            name: key.name,
+            moment,
+            version: snapshot.version(),
+            alone: false,
+        })
+    }
+
+    /// Collects the pending cells for a batch. The key keeps its slot until it lands. `None` if it is not held.
+    pub(super) fn freeze(&self, asked: &Asked<'_>) -> Option<Frozen> {
+        let at = asked.moment.now;
+        if asked.rule.spec.algorithm.is_windowed() {
+            let (cells, age) = self.windows.collect(&asked.window())?;
+            let tat = Nanos::default();
+            return Some(Frozen {
+                cells,
+                tat,
+                at,
+                age,
+            });
+        }
+        let collected = self.table.collect(&self.table_key(asked), true)?;
+        Some(Frozen {
+            cells: collected.cells,
+            tat: collected.tat,
+            at,
+            age: Span::ZERO,
+        })
+    }
+
+    /// Collects the pending cells of a bucket to be kept back.
+    pub(super) fn hush(&self, asked: &Asked<'_>) -> Cells {
+        match self.table.collect(&self.table_key(asked), false) {
+            Some(collected) => collected.cells,
+            None => Cells::ZERO,
+        }
+    }
+
+    /// The pending cells; `None` if the key is not held.
+    pub(super) fn pending_of(&self, asked: &Asked<'_>) -> Option<Cells> {
+        match asked.rule.spec.algorithm.is_windowed() {
+            true => self.windows.pending(asked.name),
+            false => self.table.pending(&self.table_key(asked)),
+        }
+    }
+
+    /// Ends a flight that brought nothing, and sets the trigger. `true` if the key wants a round already.
+    pub(super) fn land(&self, asked: &Asked<'_>, trigger: Trigger) -> bool {
+        if asked.rule.spec.algorithm.is_windowed() {
+            return self.windows.land(&asked.window(), trigger, None);
+        }
+        let key = self.table_key(asked);
+        let mitigated = self
+            .table
+            .look(&key)
+            .is_some_and(|(_, mitigated)| mitigated);
+        self.table.land(&key, trigger, mitigated)
+    }
+
+    /// Takes in what the store said. `true` if the key wants another round already.
+    pub(super) fn fold(&self, asked: &Asked<'_>, answered: &Answered, trigger: Trigger) -> bool {
+        match answered.told {
+            Told::Level { level, .. } => {
+                let key = self.table_key(asked);
+                self.fold_level(asked, &key, level, answered);
+                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+                self.table.land(&key, trigger, full)
+            }
+            Told::Window { current, left, .. } => {
+                let ends = asked.moment.unix.plus(left);
+                let heard = Heard {
+                    // A window's end is not in it.
+                    index: ends.less(Span::nanos(1)).whole(asked.limit.window()).get(),
+                    current,
+                    own: answered.frozen.map_or(Cells::ZERO, |frozen| frozen.cells),
+                };
+                self.windows.land(&asked.window(), trigger, Some(heard))
+            }
+        }
+    }
+
+    /// The new TAT is where the store's level ends, plus what was admitted here since the freeze. How much that was can
+    /// be seen in two ways. The bucket has moved by as much since the freeze, or by more where it had run empty. And as
+    /// much is pending, or a little less while a check has been admitted and not yet noted. So the bucket is moved along
+    /// with what it was, but to no less than the pending cells demand and to little more than that.
+    fn fold_level(&self, asked: &Asked<'_>, key: &TableKey, level: Span, answered: &Answered) {
+        let interval = asked.limit.interval();
+        let ends = answered.anchor.after(level);
+        let _ = self.table.touch(key, |tat| {
+            let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
+            let since = answered.frozen.map_or(Nanos::default(), |frozen| frozen.at);
+            let least = ends.max(since).after(interval.times(pending));
+            let next = match answered.frozen {
+                Some(frozen) => {
+                    let moved = match ends >= frozen.tat {
+                        true => tat.after(ends.since(frozen.tat)),
+                        false => tat.before(frozen.tat.since(ends)),
+                    };
+                    moved.clamp(least, least.after(interval).after(FOLD_SLACK))
+                }
+                None => least,
+            };
+            (Some(next.max(Nanos::new(1))), ())
+        });
+    }
+
+    /// Takes in that the fleet denies a key: its level, or how long its window still is.
+    pub(super) fn raise(&self, asked: &Asked<'_>, level: Span) {
+        let now = asked.moment.now;
+        if asked.rule.spec.algorithm.is_windowed() {
+            if !self.windows.fill(&asked.window()) {
+                let left = level.min(asked.limit.window());
+                self.mitigations.put(asked.name, now.after(left), now);
+            }
+            return;
+        }
+        let level = level.min(Terms::level(asked.limit).level_max());
+        let ends = now.after(level);
+        let key = self.table_key(asked);
+        match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
+            Touched::Held((), _) => {
+                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+                self.table.mitigate(&key, full);
+            }
+            Touched::Missing => self.mitigations.put(asked.name, ends, now),
+        }
+    }
+
+    /// Forgets a key.
+    pub(super) fn forget(&self, asked: &Asked<'_>) {
+        self.mitigations.remove(asked.name);
+        let lost = if asked.rule.spec.algorithm.is_windowed() {
+            self.windows.remove(asked.name)
+        } else {
+            let key = self.table_key(asked);
+            let permit = self.table.permit(&key);
+            let variants = asked.state.former.iter().map(|former| former.variant);
+            let pending = [asked.state.variant]
+                .into_iter()
+                .chain(variants)
+                .filter_map(|variant| {
+                    self.table
+                        .take(&permit, &self.table.key(asked.name, variant))
+                })
+                .map(|taken| taken.pending);
+            pending.fold(Cells::ZERO, Cells::plus)
+        };
+        self.stats.count(Stat::CellsReset, lost.get());
+    }
+
+    /// The cells that are pending in all buckets.
+    pub fn pending(&self) -> Cells {
+        self.table
+            .pending_in_all()
+            .plus(self.windows.pending_in_all())
+    }
+
+    fn table_key(&self, asked: &Asked<'_>) -> TableKey {
+        self.table.key(asked.name, asked.state.variant)
+    }
+}

@@ -1,0 +1,308 @@
+//! What a pod knows of the fleet and of its own rounds: pods alive, totals for people, what was lost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::Rounds;
+use crate::engine::Engine;
+use crate::pure::sync::{Beat, Beaten, Call, Circuit, Delta, Lane, Terms, Told};
+use crate::pure::{Cells, Nanos, Span};
+
+/// How often a pod gives a sign of life, in a fleet of up to [`PODS_PER_SECOND`]; in a larger one more rarely.
+const BEAT: Span = Span::seconds(1);
+const PODS_PER_SECOND: u64 = 200;
+/// A pod that has missed three is gone.
+const BEATS_MISSED_MAX: u64 = 3;
+/// Answers with the same number of pods before that number is believed.
+const BEATS_STEADY: u32 = 2;
+/// How often the figures are shown.
+const SHOWN_EVERY: Span = Span::nanos(50_000_000);
+
+/// Why a key was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its pending cells had reached the trigger.
+    Trigger,
+    /// It had waited for as long as cells may.
+    Interval,
+    /// This pod used more than its even share.
+    Share,
+    /// Another pod did.
+    Live,
+    /// The fleet denies it: the last cells go.
+    Mitigation,
+    /// The pod stops.
+    Drain,
+}
+
+impl Reason {
+    /// Every reason.
+    pub const ALL: [Self; 6] = [
+        Self::Trigger,
+        Self::Interval,
+        Self::Share,
+        Self::Live,
+        Self::Mitigation,
+        Self::Drain,
+    ];
+
+    /// Its name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Trigger => "trigger",
+            Self::Interval => "interval",
+            Self::Share => "share",
+            Self::Live => "live",
+            Self::Mitigation => "mitigation",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// Cells that no store will hear of, beside those of keys that had to leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// The store had them and lost them, and they are no longer kept.
+    pub store: Cells,
+    /// Their key was reset.
+    pub reset: Cells,
+    /// Their rule is gone.
+    pub rule: Cells,
+}
+
+/// How rounds ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundEnds {
+    /// The store has the batch.
+    pub settled: u64,
+    /// No answer, or not one.
+    pub returned: u64,
+    /// The store had lost something, or has it again.
+    pub replayed: u64,
+}
+
+/// How one shard of the store can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardState {
+    /// Its circuit breaker.
+    pub circuit: Circuit,
+    /// Whether rules go by their fallback.
+    pub partitioned: bool,
+    /// When it last answered.
+    pub last_success: Option<Nanos>,
+}
+
+/// What people are shown of the rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Pods alive.
+    pub pods: u64,
+    /// The shards of the store.
+    pub shards: Vec<ShardState>,
+    /// Cells the store has of this pod.
+    pub settled: Cells,
+    /// Cells in batches that it does not have yet.
+    pub in_flight: Cells,
+    /// Cells between a bucket and a batch.
+    pub carried: Cells,
+    /// Cells kept back by silence.
+    pub silent: Cells,
+    /// Cells lost.
+    pub lost: Loss,
+    /// Cells counted as lost that the store has after all.
+    pub found: Cells,
+    /// How rounds ended.
+    pub rounds: RoundEnds,
+    /// Keys told, by reason.
+    pub reasons: [u64; Reason::ALL.len()],
+    /// Keys told to the store.
+    pub keys_told: u64,
+    /// Values in the store that were not ours and were replaced.
+    pub repaired: u64,
+    /// By rule, as the store calls it: cells above capacity, and merges that forgave debt.
+    pub overshoot: Vec<(u64, Cells, u64)>,
+    /// Keys that the fleet denies.
+    pub mitigations: u64,
+    /// Keys that the rounds know of.
+    pub keys: u64,
+}
+
+/// What the rounds know of the fleet.
+#[derive(Debug, Default)]
+pub(super) struct Fleet {
+    pods: u64,
+    steady_beats: u32,
+    next_beat: Nanos,
+    beat_under_way: bool,
+    resets_seen: Option<u64>,
+    leaving: bool,
+    left: bool,
+    /// One bit for each lane that is cut off.
+    pub(super) cut_off: u64,
+    pub(super) silent: Cells,
+    pub(super) lost: Loss,
+    pub(super) found: Cells,
+    pub(super) rounds: RoundEnds,
+    reasons: [u64; Reason::ALL.len()],
+    keys_told: u64,
+    pub(super) repaired: u64,
+    overshoot: HashMap<u64, (Cells, u64)>,
+    shown: Nanos,
+    turn: u8,
+}
+
+impl Fleet {
+    fn beat_every(&self) -> Span {
+        BEAT.times(Cells::new(self.pods.div_ceil(PODS_PER_SECOND).max(1)))
+    }
+
+    /// When the next sign of life is due.
+    pub(super) fn beat_at(&self, now: Nanos) -> Nanos {
+        match self.beat_under_way || self.left {
+            true => now.after(BEAT),
+            false => self.next_beat.max(now),
+        }
+    }
+
+    /// The next sign of life, if it is time.
+    fn beat(&mut self, now: Nanos) -> Option<Beat> {
+        if self.beat_under_way || self.left || now < self.next_beat {
+            return None;
+        }
+        self.beat_under_way = true;
+        self.left = self.leaving;
+        self.next_beat = now.after(self.beat_every());
+        Some(Beat {
+            expiry: self
+                .beat_every()
+                .times(Cells::new(BEATS_MISSED_MAX))
+                .plus(BEAT),
+            // The first answer tells where the count stands: what was reset before this pod is none of its.
+            resets_seen: self.resets_seen.unwrap_or(u64::MAX),
+            leaving: self.leaving,
+        })
+    }
+
+    /// The next sign of life is the last, and is given now.
+    pub(super) fn leave(&mut self) {
+        self.leaving = true;
+        self.next_beat = Nanos::default();
+    }
+
+    /// A sign of life was answered. Whether the number of pods is another.
+    pub(super) fn beaten(&mut self, beaten: &Beaten, _now: Nanos) -> bool {
+        self.beat_under_way = false;
+        self.resets_seen = Some(beaten.resets);
+        let changed = self.pods != beaten.pods;
+        self.pods = beaten.pods;
+        self.steady_beats = if changed {
+            0
+        } else {
+            self.steady_beats.saturating_add(1)
+        };
+        changed
+    }
+
+    /// A sign of life was not answered. What is known of the fleet stays the best guess.
+    pub(super) fn unbeaten(&mut self) {
+        self.beat_under_way = false;
+        self.steady_beats = 0;
+    }
+
+    /// Whether this pod is counted and the number of pods is to be believed.
+    pub(super) const fn is_steady(&self) -> bool {
+        self.steady_beats >= BEATS_STEADY && !self.leaving
+    }
+
+    /// The lanes, one after the other.
+    pub(super) const fn next_lane(&mut self) -> Lane {
+        self.turn = self.turn.wrapping_add(1);
+        Lane::new(self.turn)
+    }
+
+    pub(super) fn count(&mut self, reason: Reason) {
+        self.reasons[reason as usize] += 1;
+    }
+
+    pub(super) fn sent(&mut self, call: &Call) {
+        self.keys_told += call.deltas.len() as u64;
+    }
+
+    /// Notes what a merge put above capacity.
+    pub(super) fn told(&mut self, delta: &Delta, told: Told) {
+        let (
+            Terms::Level {
+                interval, capacity, ..
+            },
+            Told::Level { level, capped, .. },
+        ) = (delta.terms, told)
+        else {
+            return;
+        };
+        let over = level.less(capacity).min(delta.price).whole(interval);
+        if over > Cells::ZERO || capped {
+            let (cells, forgiven) = self.overshoot.entry(delta.key.rule).or_default();
+            *cells = cells.plus(over);
+            *forgiven += u64::from(capped);
+        }
+    }
+}
+
+impl Rounds {
+    pub(super) fn beat(&mut self, now: Nanos) -> Option<Beat> {
+        let lane = Lane::new(0);
+        self.is_reachable(lane)
+            .then(|| self.fleet.beat(now))
+            .flatten()
+    }
+
+    /// Shows people how the rounds stand.
+    pub(super) fn show(&mut self, engine: &Engine, now: Nanos) {
+        if now.since(self.fleet.shown) < SHOWN_EVERY && self.fleet.shown > Nanos::default() {
+            return;
+        }
+        self.fleet.shown = now;
+        engine.figures.store(Arc::new(self.figures(engine, now)));
+    }
+
+    fn figures(&self, engine: &Engine, now: Nanos) -> Figures {
+        let fleet = &self.fleet;
+        let books = self.lanes.iter().map(|lane| &lane.book);
+        let sum = |cells: &mut dyn Iterator<Item = Cells>| cells.fold(Cells::ZERO, Cells::plus);
+        let mut overshoot: Vec<_> = fleet
+            .overshoot
+            .iter()
+            .map(|(rule, (cells, forgiven))| (*rule, *cells, *forgiven))
+            .collect();
+        overshoot.sort_unstable_by_key(|(rule, ..)| *rule);
+        let full = self
+            .keys
+            .values()
+            .filter(|tracked| tracked.full_until > now);
+        Figures {
+            pods: fleet.pods.max(1),
+            shards: self
+                .links
+                .iter()
+                .map(|link| ShardState {
+                    circuit: link.state(),
+                    partitioned: link.is_partitioned(),
+                    last_success: link.last_success(),
+                })
+                .collect(),
+            settled: sum(&mut books.clone().map(|book| book.settled())),
+            in_flight: sum(&mut books.map(|book| book.in_flight())),
+            carried: sum(&mut self.keys.values().map(|tracked| tracked.carry.gross)),
+            silent: fleet.silent,
+            lost: fleet.lost,
+            found: fleet.found,
+            rounds: fleet.rounds,
+            reasons: fleet.reasons,
+            keys_told: fleet.keys_told,
+            repaired: fleet.repaired,
+            overshoot,
+            mitigations: (full.count() + engine.mitigations_unseen()) as u64,
+            keys: self.keys.len() as u64,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
+
+use super::fleet::Reason;
+use super::tracked::{Tracked, Use};
+use super::{HOLD, Here, Rounds};
+use crate::engine::admit::Asked;
+use crate::pure::rule::{Consistency, Report};
+use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Terms, Trigger};
+use crate::pure::{Cells, Nanos, Span};
+
+impl Rounds {
+    /// A key has reached its trigger.
+    pub(super) fn noticed(&mut self, here: &Here<'_>, key: StoreKey) {
+        let Some(asked) = here.subject(key) else {
+            return; // its rule is gone
+        };
+        let tracked = self.track(&asked, here.now());
+        if tracked.is_loud() {
+            self.want(key, here.now(), Reason::Trigger);
+            return;
+        }
+        match self.allowance(&asked) {
+            Some(allowance) => self.look_at(here, &asked, &allowance),
+            None => {
+                let until = here
+                    .now()
+                    .after(self.pace.interval.plus(self.pace.interval));
+                self.track(&asked, here.now()).stay_loud(until);
+                self.want(key, here.now(), Reason::Trigger);
+            }
+        }
+    }
+
+    /// Looks whether a silent key may stay so.
+    fn look_at(&mut self, here: &Here<'_>, asked: &Asked<'_>, allowance: &Allowance) {
+        let (key, now) = (asked.store_key(), here.now());
+        let cells = here.engine.hush(asked);
+        let tracked = self.track(asked, now);
+        match tracked.used(allowance, cells, now) {
+            Use::Within => {
+                let ends = tracked.even_ends();
+                self.fleet.silent = self.fleet.silent.plus(cells);
+                here.engine.land(asked, allowance.trigger());
+                self.look_again(key, ends.max(now.after(self.pace.interval)));
+            }
+            Use::Beyond => {
+                tracked.announce = true;
+                self.speak_up(asked, allowance, cells, now.after(HOLD));
+                self.want(key, now, Reason::Share);
+            }
+        }
+    }
+
+    /// Begins to tell a key: first what is in use of the even share. What has drained of it is only counted.
+    fn speak_up(&mut self, asked: &Asked<'_>, allowance: &Allowance, cells: Cells, until: Nanos) {
+        let now = asked.moment.now;
+        let tracked = self.track(asked, now);
+        tracked.stay_loud(until);
+        tracked.carry.gross = tracked.carry.gross.plus(cells);
+        let in_use = tracked.in_use(allowance, now);
+        tracked.carry.price = tracked
+            .carry
+            .price
+            .plus(asked.limit.interval().times(in_use));
+    }
+
+    /// It is time to look at a key again.
+    pub(super) fn came_due(&mut self, here: &Here<'_>, key: StoreKey) {
+        let now = here.now();
+        let Some(tracked) = self.keys.get_mut(&key) else {
+            return;
+        };
+        tracked.due = Nanos::default();
+        let (at_rest, loud_until) = (tracked.is_at_rest(), tracked.loud_until);
+        let (even_ends, postponed) = (tracked.even_ends(), tracked.postponed.take());
+        let Some(asked) = here.subject(key) else {
+            // Its rule is gone. What of it is in a batch is told all the same.
+            self.untrack(key);
+            return;
+        };
+        match loud_until {
+            None if even_ends <= now => self.untrack(key),
+            None => self.look_again(key, even_ends),
+            Some(_) if !at_rest => self.want(key, now, postponed.unwrap_or(Reason::Trigger)),
+            Some(until) => match here.engine.pending_of(&asked) {
+                Some(pending) if pending > Cells::ZERO => {
+                    self.want(key, now, postponed.unwrap_or(Reason::Interval));
+                }
+                Some(_) | None if until <= now => self.calm_down(here, &asked),
+                Some(_) | None => self.look_again(key, now.after(self.age_max(&asked))),
+            },
+        }
+    }
+
+    /// A loud key has been quiet for long enough.
+    fn calm_down(&mut self, here: &Here<'_>, asked: &Asked<'_>) {
+        let key = asked.store_key();
+        here.engine.land(asked, self.opening(asked));
+        match self.keys.get_mut(&key) {
+            Some(tracked) if tracked.even_ends() > here.now() => {
+                tracked.loud_until = None;
+                let ends = tracked.even_ends();
+                self.look_again(key, ends);
+            }
+            Some(_) | None => self.untrack(key),
+        }
+    }
+
+    /// Other pods told something of a key.
+    pub(super) fn hear(&mut self, here: &Here<'_>, News { key, kind }: News) {
+        let Some(asked) = here.subject(key) else {
+            return;
+        };
+        let now = here.now();
+        match kind {
+            NewsKind::Full(level) => {
+                here.engine.raise(&asked, level);
+                let Some(tracked) = self.keys.get_mut(&key) else {
+                    return;
+                };
+                tracked.full_until = tracked.full_until.max(now.after(level));
+                let pending = here.engine.pending_of(&asked).unwrap_or(Cells::ZERO);
+                if tracked.is_loud() && pending > Cells::ZERO {
+                    self.want(key, now, Reason::Mitigation);
+                }
+            }
+            NewsKind::Live(hold) => self.hear_live(here, &asked, now.after(hold.min(HOLD))),
+            NewsKind::Reset => self.reset(here, key),
+        }
+    }
+
+    fn hear_live(&mut self, here: &Here<'_>, asked: &Asked<'_>, until: Nanos) {
+        let (key, now) = (asked.store_key(), here.now());
+        if self.keys.len() >= self.keys_max && !self.keys.contains_key(&key) {
+            return;
+        }
+        let tracked = self.track(asked, now);
+        if tracked.is_loud() {
+            tracked.stay_loud(until);
+            return;
+        }
+        match self.allowance(asked) {
+            Some(allowance) => {
+                let cells = here.engine.hush(asked);
+                let _ = self.track(asked, now).used(&allowance, cells, now);
+                self.speak_up(asked, &allowance, cells, until);
+            }
+            None => self.track(asked, now).stay_loud(until),
+        }
+        here.engine.land(asked, Trigger::EACH);
+        match self.keys.get(&key) {
+            Some(tracked) if tracked.carry.price > Span::ZERO => self.want(key, now, Reason::Live),
+            Some(_) | None => self.look_again(key, now.after(self.age_max(asked))),
+        }
+    }
+
+    /// Somebody reset a key.
+    pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
+        if let Some(asked) = here.subject(key) {
+            here.engine.forget(&asked);
+        }
+        if let Some(tracked) = self.keys.get_mut(&key) {
+            self.fleet.lost.reset = self.fleet.lost.reset.plus(tracked.carry.gross);
+            tracked.carry = super::tracked::Carry::default();
+            tracked.full_until = Nanos::default();
+            // An answer that is on its way is from before the reset.
+            if let Some(flight) = &mut tracked.flight {
+                flight.stale = true;
+            }
+        }
+    }
+
+    /// The rules are others: keys of rules that are gone are let go, the rest is counted under the new limits.
+    pub(super) fn rules_changed(&mut self, here: &Here<'_>) {
+        self.version = here.snapshot.version();
+        let mut gone = Vec::new();
+        for (key, tracked) in &mut self.keys {
+            match here.subject(*key) {
+                Some(asked) => {
+                    tracked.limit = *asked.limit;
+                    tracked.terms = terms(&asked);
+                }
+                None => gone.push(*key),
+            }
+        }
+        for key in gone {
+            self.untrack(key);
+        }
+        self.set_openings(here);
+    }
+
+    /// Sets at how many cells new keys of each rule are noticed.
+    pub(super) fn set_openings(&self, here: &Here<'_>) {
+        for (rule, state) in here.snapshot.all() {
+            if let Some(limit) = rule.spec.limit.as_ref().filter(|_| state.reported) {
+                let asked = Asked {
+                    rule,
+                    state,
+                    limit,
+                    name: 0,
+                    moment: here.moment,
+                    version: here.snapshot.version(),
+                    alone: false,
+                };
+                state.set_opening(self.opening(&asked));
+            }
+        }
+    }
+
+    /// At how many cells a key that is not told is noticed.
+    fn opening(&self, asked: &Asked<'_>) -> Trigger {
+        self.allowance(asked)
+            .map_or(Trigger::EACH, |allowance| allowance.trigger())
+    }
+
+    /// What this pod may use of a key in silence, if anything.
+    pub(super) fn allowance(&self, asked: &Asked<'_>) -> Option<Allowance> {
+        let spec = &asked.rule.spec;
+        let may_be_silent = self.fleet.is_steady()
+            && spec.report == Report::Contested
+            && spec.consistency == Consistency::Hybrid
+            && !spec.algorithm.is_windowed();
+        may_be_silent
+            .then(|| self.terrain.allowance(asked.limit))
+            .flatten()
+    }
+
+    /// The longest that cells of a healthy key wait: they are billed in full, so they must be young.
+    pub(super) fn age_max(&self, asked: &Asked<'_>) -> Span {
+        let quarter = Span::nanos(asked.limit.capacity().get() / 4);
+        match asked.rule.spec.algorithm.is_windowed() {
+            true => self.pace.interval,
+            false => self.pace.interval.min(quarter.max(self.gap())),
+        }
+    }
+
+    /// The key's state, made if there is none.
+    fn track(&mut self, asked: &Asked<'_>, now: Nanos) -> &mut Tracked {
+        let key = asked.store_key();
+        let weight = Share::even(self.terrain.pods);
+        let cut_off_since = (!self.is_reachable(key.lane())).then_some(now);
+        self.keys.entry(key).or_insert_with(|| Tracked {
+            cut_off_since,
+            ..Tracked::new(*asked.limit, terms(asked), weight, now)
+        })
+    }
+
+    fn untrack(&mut self, key: StoreKey) {
+        if let Some(tracked) = self.keys.remove(&key) {
+            self.due.remove(&(tracked.due, key));
+            self.fleet.lost.rule = self.fleet.lost.rule.plus(tracked.carry.gross);
+        }
+    }
+
+    /// Looks at a key again at `at`, or earlier if that is planned already.
+    pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
+        let Some(tracked) = self.keys.get_mut(&key) else {
+            return;
+        };
+        let planned = tracked.due;
+        if planned != Nanos::default() {
+            if planned <= at {
+                return;
+            }
+            self.due.remove(&(planned, key));
+        }
+        tracked.due = at;
+        self.due.insert((at, key));
+    }
+}
+
+/// What a key is counted under in the store.
+pub(super) fn terms(asked: &Asked<'_>) -> Terms {
+    match crate::engine::snapshot::RuleState::family(asked.rule) {
+        Family::Window => Terms::window(asked.limit),
+        Family::Level | Family::Carried => Terms::level(asked.limit),
+    }
+}

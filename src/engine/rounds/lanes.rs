@@ -1,0 +1,348 @@
+//! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
+
+use std::collections::HashMap;
+
+use super::fleet::Reason;
+use super::keys::terms;
+use super::tracked::{Carry, Flight, Tracked};
+use super::{COALESCE, HOLD, Here, LaneState, Rounds, UnderWay};
+use crate::engine::admit::Asked;
+use crate::engine::collect::{Answered, Frozen};
+use crate::engine::{Engine, Shares};
+use crate::pure::sync::{
+    BATCH_MAX, Batch, Call, Delta, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
+};
+use crate::pure::{Cells, Nanos, Span};
+
+use super::tracked::Use;
+
+impl Rounds {
+    /// A key wants a round: now, or once its gap has passed.
+    pub(super) fn want(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
+        let gap = self.gap();
+        let Some(tracked) = self.keys.get_mut(&key) else {
+            return;
+        };
+        if tracked.waiting || tracked.flight.is_some() {
+            return; // whoever lands it looks what is pending
+        }
+        let earliest = tracked.sent.after(gap);
+        if tracked.sent > Nanos::default() && earliest > now {
+            tracked.postponed = Some(reason);
+            self.look_again(key, earliest);
+            return;
+        }
+        self.wait_in_lane(key, now, reason);
+    }
+
+    pub(super) fn wait_in_lane(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
+        match self.keys.get_mut(&key) {
+            Some(tracked) if !tracked.waiting && tracked.flight.is_none() => tracked.waiting = true,
+            Some(_) | None => return,
+        }
+        self.fleet.count(reason);
+        let lane = self.lane_mut(key.lane());
+        if lane.waiting.is_empty() {
+            lane.opens = now.after(COALESCE);
+        }
+        lane.waiting.push(key);
+    }
+
+    /// When a lane has something to send, if it has.
+    pub(super) fn lane_opens(&self, index: usize, lane: &LaneState, now: Nanos) -> Option<Nanos> {
+        if lane.under_way != UnderWay::Nothing {
+            return None;
+        }
+        let link = &self.links[self.shard_of[index]];
+        let link_opens = link.next_at().unwrap_or(now);
+        let waits = !lane.waiting.is_empty();
+        if link.is_partitioned() || !lane.book.is_idle() || lane.unsure {
+            return Some(link_opens);
+        }
+        let affordable = || self.budget.next_at(1, now);
+        waits.then(|| lane.opens.max(link_opens).max(affordable()))
+    }
+
+    /// The calls to send now.
+    pub(super) fn calls(&mut self, here: &Here<'_>) -> Vec<Call> {
+        let now = here.now();
+        let mut calls = Vec::new();
+        for lane in Lane::all() {
+            let shard = self.shard(lane);
+            let ready = self.links[shard].next_at().is_none_or(|at| at <= now);
+            if !ready || self.lane_mut(lane).under_way != UnderWay::Nothing {
+                continue;
+            }
+            // What is pending stays so until the store can be told: it is billed by then.
+            if !self.links[shard].is_partitioned() {
+                self.fill(here, lane);
+            }
+            let partitioned = self.links[shard].is_partitioned();
+            let state = self.lane_mut(lane);
+            state.book.forget_old(now);
+            let (call, under_way) = match state.book.call(now) {
+                Some(call) => (call, UnderWay::Batch),
+                None if state.unsure || partitioned => (state.book.probe(), UnderWay::Probe),
+                None => continue,
+            };
+            if self.links[shard].may_call(now) {
+                let state = self.lane_mut(lane);
+                state.under_way = under_way;
+                state.called = call.sequence;
+                self.fleet.sent(&call);
+                calls.push(call);
+            }
+        }
+        calls
+    }
+
+    /// Makes a batch of the keys that wait for a lane, if it is their time.
+    fn fill(&mut self, here: &Here<'_>, lane: Lane) {
+        let now = here.now();
+        let affordable = self.budget.available(now);
+        let state = self.lane_mut(lane);
+        if !state.book.is_idle() || state.waiting.is_empty() || state.opens > now {
+            return;
+        }
+        let most = state.waiting.len().min(BATCH_MAX).min(affordable);
+        let keys: Vec<StoreKey> = state.waiting.drain(..most).collect();
+        let deltas: Vec<Delta> = keys
+            .into_iter()
+            .filter_map(|key| self.freeze(here, key))
+            .collect();
+        let _ = self.budget.take(deltas.len(), now);
+        // An idle lane takes them.
+        let _ = self.lane_mut(lane).book.freeze(deltas, now);
+    }
+
+    /// What is to be told of a key, which is in flight from now on; `None` if there is nothing.
+    fn freeze(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Delta> {
+        let now = here.now();
+        let share = self.share_of(key);
+        let asked = here.subject(key);
+        let allowance = asked.as_ref().and_then(|asked| self.allowance(asked));
+        let tracked = self.keys.get_mut(&key)?;
+        tracked.waiting = false;
+        tracked.sent = now;
+        let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
+        let cells = frozen.map_or(Cells::ZERO, |frozen| frozen.cells);
+        let price = tracked.price(cells, share, now);
+        let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
+        let gross = cells.plus(carried);
+        if gross == Cells::ZERO && price == Span::ZERO {
+            if let Some(asked) = &asked {
+                here.engine.land(asked, Trigger::EACH);
+            }
+            self.look_again(key, now.after(self.pace.interval));
+            return None;
+        }
+        tracked.cut_off_since = None;
+        tracked.demand.add(gross, now);
+        match allowance.map(|allowance| tracked.used(&allowance, cells, now)) {
+            Some(Use::Beyond) => {
+                tracked.announce = true;
+                tracked.stay_loud(now.after(HOLD));
+            }
+            Some(Use::Within) => {}
+            None => tracked.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
+        }
+        let nothing = Frozen {
+            cells: Cells::ZERO,
+            tat: now,
+            at: now,
+            age: Span::ZERO,
+        };
+        let frozen = frozen.unwrap_or(nothing);
+        tracked.flight = Some(Flight {
+            frozen,
+            terms: tracked.terms,
+            stale: false,
+        });
+        Some(Delta {
+            key,
+            terms: tracked.terms,
+            gross,
+            price,
+            billed: gross,
+            age: frozen.age,
+            share,
+            live: std::mem::take(&mut tracked.announce),
+        })
+    }
+
+    /// A lane's call was answered.
+    pub(super) fn lane_answered(
+        &mut self,
+        here: &Here<'_>,
+        lane: Lane,
+        reply: &Reply,
+        sent: Nanos,
+    ) {
+        let now = here.now();
+        self.link_succeeded(here.engine, lane, now);
+        self.fleet.repaired += reply.repaired;
+        let state = self.lane_mut(lane);
+        let outcome = match std::mem::replace(&mut state.under_way, UnderWay::Nothing) {
+            UnderWay::Batch => state.book.answered(reply, now),
+            UnderWay::Probe | UnderWay::Nothing => state.book.answered_probe(reply, now),
+        };
+        state.unsure = false;
+        let called = state.called;
+        self.fleet.lost.store = self.fleet.lost.store.plus(outcome.lost);
+        self.fleet.found = self.fleet.found.plus(outcome.found);
+        match outcome.step {
+            Step::Settled(batch) => {
+                self.fleet.rounds.settled += 1;
+                match called == batch.sequence {
+                    true => self.settled(here, &batch, reply, sent),
+                    false => self.settled_unseen(here, &batch),
+                }
+            }
+            Step::Behind => {
+                self.fleet.rounds.replayed += 1;
+                // What lost this lane's writes has lost others' too.
+                self.doubt(self.shard(lane));
+            }
+            Step::Replayed | Step::Adopted => self.fleet.rounds.replayed += 1,
+            Step::Unchanged => {}
+        }
+    }
+
+    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, sent: Nanos) {
+        // The store's level holds for some point of the way there and back; the middle is never far off.
+        let there_and_back = here.now().since(sent).get();
+        let anchor = sent.after(Span::nanos(there_and_back / 2));
+        for (delta, told) in batch.deltas.iter().zip(&reply.told) {
+            self.told(here, delta, *told, anchor);
+        }
+    }
+
+    /// The answer was to another call than the one that told the batch, so nothing is known of its keys' levels.
+    fn settled_unseen(&mut self, here: &Here<'_>, batch: &Batch) {
+        for delta in &batch.deltas {
+            if let Some(tracked) = self.keys.get_mut(&delta.key) {
+                tracked.flight = None;
+            }
+            if let Some(asked) = here.subject(delta.key) {
+                here.engine.land(&asked, Trigger::EACH);
+            }
+            self.look_again(delta.key, here.now().after(self.pace.interval));
+        }
+    }
+
+    /// Takes in how a key stands.
+    fn told(&mut self, here: &Here<'_>, delta: &Delta, told: Told, anchor: Nanos) {
+        let (key, now) = (delta.key, here.now());
+        self.fleet.told(delta, told);
+        let terrain = self.terrain;
+        let (Some(tracked), Some(asked)) = (self.keys.get_mut(&key), here.subject(key)) else {
+            return; // let go of meanwhile
+        };
+        let flight = tracked.flight.take();
+        if flight.is_some_and(|flight| flight.stale) {
+            here.engine.land(&asked, Trigger::EACH);
+            self.look_again(key, now.after(self.pace.interval));
+            return;
+        }
+        let same_terms = |flight: &Flight| flight.terms == terms(&asked);
+        let answered = Answered {
+            told,
+            anchor,
+            frozen: flight.filter(same_terms).map(|flight| flight.frozen),
+        };
+        let (whole, room) = learn(tracked, &asked, told, now);
+        let trigger = terrain.trigger(whole, room, tracked.weight);
+        if here.engine.fold(&asked, &answered, trigger) {
+            self.want(key, now, Reason::Trigger);
+        }
+        self.look_again(key, now.after(self.age_max(&asked)));
+    }
+
+    /// A shard answered. If it had not before, what it has is asked for again: it may have lost something.
+    pub(super) fn link_succeeded(&mut self, engine: &Engine, lane: Lane, now: Nanos) {
+        let shard = self.shard(lane);
+        if self.links[shard].is_failing() {
+            self.doubt(shard);
+        }
+        self.links[shard].succeeded(now);
+        self.links_changed(engine, now);
+    }
+
+    /// With every sign of life one lane is asked what it has: so an idle one's record does not expire, a loss is noticed,
+    /// and every shard is heard of.
+    pub(super) fn doubt_next(&mut self) {
+        let next = self.fleet.next_lane();
+        self.lane_mut(next).unsure = true;
+    }
+
+    /// The lanes of a shard are asked what they have.
+    fn doubt(&mut self, shard: usize) {
+        for (lane, of) in self.lanes.iter_mut().zip(&self.shard_of) {
+            lane.unsure |= *of == shard && lane.book.has_kept();
+        }
+    }
+
+    /// Which lanes are cut off may have changed: says so to the checks.
+    pub(super) fn links_changed(&mut self, engine: &Engine, now: Nanos) {
+        let cut_off = self
+            .shard_of
+            .iter()
+            .enumerate()
+            .fold(0_u64, |lanes, (lane, shard)| {
+                lanes | u64::from(self.links[*shard].is_partitioned()) << lane
+            });
+        let newly = cut_off & !self.fleet.cut_off;
+        if newly != 0 {
+            let mut learned = HashMap::new();
+            for (key, tracked) in &mut self.keys {
+                if newly >> key.lane().number() & 1 == 1 {
+                    let since = tracked.sent.max(now.before(self.pace.interval));
+                    tracked.cut_off_since.get_or_insert(since);
+                }
+                if tracked.is_loud() {
+                    learned.insert(key.name, Share::fallback(tracked.weight, self.terrain.pods));
+                }
+            }
+            engine.fallback.set_shares(Shares {
+                unlearned: Share::even(self.terrain.pods),
+                learned,
+            });
+        }
+        if cut_off != self.fleet.cut_off {
+            engine.fallback.set_lanes(cut_off);
+            self.fleet.cut_off = cut_off;
+        }
+    }
+
+    fn share_of(&self, key: StoreKey) -> Share {
+        let weight = self
+            .keys
+            .get(&key)
+            .map_or(Share::even(self.terrain.pods), |key| key.weight);
+        Share::fallback(weight, self.terrain.pods)
+    }
+}
+
+/// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.
+fn learn(tracked: &mut Tracked, asked: &Asked<'_>, told: Told, now: Nanos) -> (Cells, Cells) {
+    match told {
+        Told::Level { level, demand, .. } => {
+            if demand > 0 {
+                tracked.weight = crate::pure::sync::Demand::weight(tracked.demand.at(now), demand);
+            }
+            let capacity = asked.limit.capacity();
+            if level.plus(asked.limit.interval()) > capacity {
+                tracked.full_until = now.after(level);
+            }
+            let room = capacity.less(level).whole(asked.limit.interval());
+            (asked.limit.burst(), room)
+        }
+        Told::Window { current, left, .. } => {
+            let requests = Cells::new(asked.limit.requests());
+            if current >= requests {
+                tracked.full_until = now.after(left);
+            }
+            (requests, requests.less(current))
+        }
+    }
+}

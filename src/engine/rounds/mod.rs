@@ -1,0 +1,315 @@
+//! The rounds of one pod: which cells are told to the store, when, and what becomes of the answers.
+//!
+//! Puts the machines of `pure/sync` together with the buckets. Told what happened (keys that want a round, answers,
+//! news, failures, the time), it says what to send. It sends nothing itself: `sync/driver.rs` does, and so does a
+//! simulation. One owner, no locks.
+//!
+//! A key is *silent* while this pod uses it within its even share, else *loud*: everything of it is told, and the other
+//! pods are asked to do the same.
+
+mod fleet;
+mod keys;
+mod lanes;
+mod tracked;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::admit::Asked;
+use super::{Engine, Snapshot};
+use crate::pure::sync::{
+    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Reply, Share, StoreKey, Terrain,
+};
+use crate::pure::{Cells, Moment, Nanos, Span};
+use fleet::Fleet;
+use tracked::Tracked;
+
+pub use fleet::{Figures, Loss, Reason, ShardState};
+
+/// Early rounds wait this long for others of their lane.
+const COALESCE: Span = Span::nanos(1_000_000);
+/// A key is told at most once in this time, and more rarely in a large fleet.
+const GAP: Span = Span::nanos(5_000_000);
+const GAP_PER_POD: u64 = 20_000;
+/// How long a key stays loud after this pod or another used more than its even share.
+const HOLD: Span = Span::seconds(10);
+
+/// How often and how exactly to tell the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// The slowest a key that has cells to tell is told.
+    pub interval: Span,
+    /// The part of a bucket that may be unseen by the store.
+    pub accuracy: Share,
+}
+
+/// What to do next.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// Calls to send. Each lane has at most one under way.
+    pub calls: Vec<Call>,
+    /// A sign of life to send.
+    pub beat: Option<Beat>,
+}
+
+/// When a call was sent and when its answer came.
+#[derive(Clone, Copy, Debug)]
+pub struct Trip {
+    /// Before it was sent.
+    pub sent: Nanos,
+    /// After the answer was read.
+    pub back: Moment,
+}
+
+/// The rounds.
+#[derive(Debug)]
+pub struct Rounds {
+    pace: Pace,
+    terrain: Terrain,
+    lanes: Vec<LaneState>,
+    links: Vec<Link>,
+    shard_of: Vec<usize>,
+    keys: HashMap<StoreKey, Tracked>,
+    due: BTreeSet<(Nanos, StoreKey)>,
+    keys_max: usize,
+    budget: Budget,
+    fleet: Fleet,
+    version: u64,
+}
+
+/// One lane of the store, as this pod uses it.
+#[derive(Debug)]
+struct LaneState {
+    book: LaneBook,
+    /// Keys that want the next round.
+    waiting: Vec<StoreKey>,
+    /// When it may begin.
+    opens: Nanos,
+    under_way: UnderWay,
+    /// The number of the last call: its answer is of that call's keys.
+    called: u64,
+    /// Whether the store may have lost what it had: to be asked.
+    unsure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnderWay {
+    Nothing,
+    Batch,
+    Probe,
+}
+
+/// Where and when something happens to the rounds.
+struct Here<'a> {
+    engine: &'a Engine,
+    snapshot: &'a Snapshot,
+    moment: Moment,
+}
+
+impl<'a> Here<'a> {
+    const fn now(&self) -> Nanos {
+        self.moment.now
+    }
+
+    fn subject(&self, key: StoreKey) -> Option<Asked<'a>> {
+        self.engine.subject(self.snapshot, key, self.moment)
+    }
+}
+
+impl Rounds {
+    /// The rounds of a pod that has told nothing yet.
+    pub fn new(pace: Pace, keys_max: usize) -> Self {
+        let terrain = Terrain {
+            accuracy: pace.accuracy,
+            pods: 1,
+        };
+        let lane = |lane| LaneState {
+            book: LaneBook::new(lane),
+            waiting: Vec::new(),
+            opens: Nanos::default(),
+            under_way: UnderWay::Nothing,
+            called: 0,
+            unsure: false,
+        };
+        Self {
+            pace,
+            terrain,
+            lanes: Lane::all().map(lane).collect(),
+            links: vec![Link::new()],
+            shard_of: vec![0; usize::from(LANES)],
+            keys: HashMap::new(),
+            due: BTreeSet::new(),
+            keys_max,
+            budget: Budget::new(1),
+            fleet: Fleet::default(),
+            version: 0,
+        }
+    }
+
+    /// Says which shard each lane is in. Links of shards that stay keep their state.
+    pub fn set_shards(&mut self, shard_of: impl Fn(Lane) -> usize, shards: usize) {
+        self.links.resize_with(shards.max(1), Link::new);
+        let last = self.links.len() - 1;
+        self.shard_of = Lane::all().map(|lane| shard_of(lane).min(last)).collect();
+    }
+
+    /// Everything that is to be sent now.
+    pub fn turn(&mut self, engine: &Engine, moment: Moment) -> Turn {
+        let snapshot = engine.snapshot();
+        let here = &Here {
+            engine,
+            snapshot: &snapshot,
+            moment,
+        };
+        if self.version != snapshot.version() {
+            self.rules_changed(here);
+        }
+        for key in engine.wanting.drain() {
+            self.noticed(here, key);
+        }
+        while let Some((at, key)) = self.due.first().copied()
+            && at <= moment.now
+        {
+            self.due.pop_first();
+            self.came_due(here, key);
+        }
+        let beat = self.beat(moment.now);
+        if beat.is_some() {
+            self.doubt_next();
+        }
+        let turn = Turn {
+            calls: self.calls(here),
+            beat,
+        };
+        self.show(engine, moment.now);
+        turn
+    }
+
+    /// When to take the next turn if nothing else happens.
+    pub fn next_turn(&self, now: Nanos) -> Nanos {
+        let due = self.due.first().map(|(at, _)| *at);
+        let lanes = self.lanes.iter().enumerate();
+        let lanes = lanes.filter_map(|(index, lane)| self.lane_opens(index, lane, now));
+        let beat = self.fleet.beat_at(now);
+        due.into_iter()
+            .chain(lanes)
+            .chain([beat])
+            .min()
+            .unwrap_or(now)
+    }
+
+    /// The store answered.
+    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &Reply, trip: Trip) {
+        let snapshot = engine.snapshot();
+        let here = Here {
+            engine,
+            snapshot: &snapshot,
+            moment: trip.back,
+        };
+        self.lane_answered(&here, lane, reply, trip.sent);
+    }
+
+    /// The store did not answer, or not what it was asked. `jitter` is any random number.
+    pub fn failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
+        let shard = self.shard(lane);
+        self.links[shard].failed(now, jitter);
+        self.lane_mut(lane).under_way = UnderWay::Nothing;
+        self.fleet.rounds.returned += 1;
+        self.links_changed(engine, now);
+    }
+
+    /// Other pods told something.
+    pub fn heard(&mut self, engine: &Engine, news: News, moment: Moment) {
+        let snapshot: Arc<Snapshot> = engine.snapshot();
+        let here = Here {
+            engine,
+            snapshot: &snapshot,
+            moment,
+        };
+        self.hear(&here, news);
+    }
+
+    /// A sign of life was answered.
+    pub fn beaten(&mut self, engine: &Engine, beaten: &Beaten, moment: Moment) {
+        let snapshot = engine.snapshot();
+        let here = Here {
+            engine,
+            snapshot: &snapshot,
+            moment,
+        };
+        self.link_succeeded(engine, Lane::new(0), moment.now);
+        for key in &beaten.reset_keys {
+            self.reset(&here, *key);
+        }
+        if self.fleet.beaten(beaten, moment.now) {
+            self.terrain.pods = beaten.pods.max(1);
+            self.budget.set_pods(self.terrain.pods, moment.now);
+        }
+        self.set_openings(&here);
+    }
+
+    /// A sign of life was not answered.
+    pub fn unbeaten(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
+        let shard = self.shard(Lane::new(0));
+        self.links[shard].failed(now, jitter);
+        self.fleet.unbeaten();
+        self.links_changed(engine, now);
+    }
+
+    /// This pod stops: whatever is loud is told without waiting for its time, and the fleet that it leaves.
+    pub fn drain(&mut self, engine: &Engine, moment: Moment) {
+        let snapshot = engine.snapshot();
+        let here = &Here {
+            engine,
+            snapshot: &snapshot,
+            moment,
+        };
+        self.fleet.leave();
+        for key in engine.wanting.drain() {
+            self.noticed(here, key);
+        }
+        let mut loud: Vec<StoreKey> = self.loud().collect();
+        loud.sort_unstable();
+        for key in loud {
+            let pending = here
+                .subject(key)
+                .and_then(|asked| engine.pending_of(&asked));
+            let carried = self
+                .keys
+                .get(&key)
+                .map_or(Cells::ZERO, |tracked| tracked.carry.gross);
+            if pending.unwrap_or(Cells::ZERO).plus(carried) > Cells::ZERO {
+                self.wait_in_lane(key, moment.now, Reason::Drain);
+            }
+        }
+    }
+
+    /// Whether everything loud has been told, and the store has said so.
+    pub fn is_settled(&self) -> bool {
+        let idle = |lane: &LaneState| lane.book.is_idle() && lane.waiting.is_empty();
+        self.lanes.iter().all(idle)
+    }
+
+    /// Whether the store can be told of what is in `lane`.
+    pub fn is_reachable(&self, lane: Lane) -> bool {
+        !self.links[self.shard(lane)].is_partitioned()
+    }
+
+    fn loud(&self) -> impl Iterator<Item = StoreKey> {
+        let keys = self.keys.iter();
+        keys.filter(|(_, tracked)| tracked.is_loud())
+            .map(|(key, _)| *key)
+    }
+
+    fn shard(&self, lane: Lane) -> usize {
+        self.shard_of[usize::from(lane.number())]
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
+        &mut self.lanes[usize::from(lane.number())]
+    }
+
+    fn gap(&self) -> Span {
+        GAP.max(Span::nanos(self.terrain.pods.saturating_mul(GAP_PER_POD)))
+    }
+}

@@ -1,0 +1,133 @@
+//! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
+
+use super::fleet::Reason;
+use crate::engine::collect::Frozen;
+use crate::pure::sync::{Allowance, Demand, Share, Terms};
+use crate::pure::{Cells, Limit, Nanos, Span};
+
+/// A key that is told, or was looked at because it might have to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tracked {
+    pub(super) limit: Limit,
+    pub(super) terms: Terms,
+    /// Until when everything of it is told; `None` while it is silent.
+    pub(super) loud_until: Option<Nanos>,
+    /// The TAT of this pod's even share of it.
+    pub(super) even: Nanos,
+    /// When that was last brought up to date.
+    pub(super) looked: Nanos,
+    /// Whether the other pods are to tell it too.
+    pub(super) announce: bool,
+    /// The batch it is in.
+    pub(super) flight: Option<Flight>,
+    /// When it was last put in a batch.
+    pub(super) sent: Nanos,
+    /// When to look at it again.
+    pub(super) due: Nanos,
+    /// Why it wants a round that it has to wait for.
+    pub(super) postponed: Option<Reason>,
+    /// Whether it waits in its lane.
+    pub(super) waiting: bool,
+    /// Cells that were collected and are yet to be told.
+    pub(super) carry: Carry,
+    pub(super) demand: Demand,
+    pub(super) weight: Share,
+    /// Since when the store could not be told: what is pending since then is billed net of what has drained.
+    pub(super) cut_off_since: Option<Nanos>,
+    /// Until when the store's level denies it.
+    pub(super) full_until: Nanos,
+}
+
+/// A key on its way to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) frozen: Frozen,
+    pub(super) terms: Terms,
+    /// Whether the key was reset meanwhile: the answer is not of what it is now.
+    pub(super) stale: bool,
+}
+
+/// Cells between a bucket and a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Carry {
+    pub(super) gross: Cells,
+    pub(super) price: Span,
+}
+
+/// Whether a pod's use of a key stays within its even share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    Within,
+    Beyond,
+}
+
+impl Tracked {
+    pub(super) fn new(limit: Limit, terms: Terms, weight: Share, now: Nanos) -> Self {
+        Self {
+            limit,
+            terms,
+            loud_until: None,
+            even: now,
+            looked: now,
+            announce: false,
+            flight: None,
+            sent: Nanos::default(),
+            due: Nanos::default(),
+            postponed: None,
+            waiting: false,
+            carry: Carry::default(),
+            demand: Demand::default(),
+            weight,
+            cut_off_since: None,
+            full_until: Nanos::default(),
+        }
+    }
+
+    /// Charges `cells`, admitted since the last look, to this pod's even share.
+    pub(super) fn used(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
+        let from = self.even.max(self.looked);
+        self.even = from.after(allowance.interval.times(cells));
+        self.looked = now;
+        match self.even.since(now) > allowance.capacity() {
+            true => Use::Beyond,
+            false => Use::Within,
+        }
+    }
+
+    /// The cells by which the even share is in use.
+    pub(super) fn in_use(&self, allowance: &Allowance, now: Nanos) -> Cells {
+        let level = self.even.since(now).get();
+        Cells::new(level.div_ceil(allowance.interval.get().max(1)))
+    }
+
+    /// When the even share is as good as new.
+    pub(super) const fn even_ends(&self) -> Nanos {
+        self.even
+    }
+
+    pub(super) const fn is_loud(&self) -> bool {
+        self.loud_until.is_some()
+    }
+
+    /// Tells everything of it until `until` at least.
+    pub(super) fn stay_loud(&mut self, until: Nanos) {
+        self.loud_until = Some(self.loud_until.map_or(until, |known| known.max(until)));
+    }
+
+    /// Whether nothing of it is between its bucket and the store.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.flight.is_none() && !self.waiting && self.carry.gross == Cells::ZERO
+    }
+
+    /// What `gross` cells cost now, and what is carried with them: all of it, or what has not drained since the store was
+    /// cut off.
+    pub(super) fn price(&self, gross: Cells, share: Share, now: Nanos) -> Span {
+        let whole = self.limit.interval().times(gross).plus(self.carry.price);
+        match self.cut_off_since {
+            Some(since) => whole
+                .less(share.of_span(now.since(since)))
+                .min(self.limit.capacity()),
+            None => whole,
+        }
+    }
+}

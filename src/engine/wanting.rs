@@ -1,0 +1,54 @@
+//! The keys that want a round, from the checks that noticed it to whoever drives the rounds.
+//!
+//! A key is here at most once for each time its cells are collected, so there are never many more than there are keys.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_queue::SegQueue;
+
+use crate::pure::sync::StoreKey;
+
+/// Wakes whoever drives the rounds. Called by a check: must not wait.
+pub type Alarm = Box<dyn Fn() + Send + Sync>;
+
+/// The queue.
+#[derive(Default)]
+pub struct Wanting {
+    keys: SegQueue<StoreKey>,
+    rung: AtomicBool,
+    alarm: OnceLock<Alarm>,
+}
+
+impl fmt::Debug for Wanting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wanting({})", self.keys.len())
+    }
+}
+
+impl Wanting {
+    /// Puts `key` at the end. The first since the queue was last emptied rings the alarm.
+    #[cold]
+    pub fn push(&self, key: StoreKey) {
+        self.keys.push(key);
+        // Ordering: AcqRel. Whoever clears the flag after this sees the key; whoever cleared it before is rung again.
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm();
+        }
+    }
+
+    /// Everything that is there.
+    pub fn drain(&self) -> impl Iterator<Item = StoreKey> {
+        self.rung.store(false, Ordering::Release);
+        // Those that come meanwhile ring again: no more than are there now.
+        (0..self.keys.len()).map_while(|_| self.keys.pop())
+    }
+
+    /// Says whom to wake. Only the first call counts.
+    pub fn set_alarm(&self, alarm: Alarm) {
+        let _ = self.alarm.set(alarm);
+    }
+}
