@@ -76,6 +76,17 @@ impl Asked<'_> {
         }
     }
 
+    /// What it is counted under in the store.
+    pub(super) fn terms(&self) -> Terms {
+        match self.rule.spec.algorithm {
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                Terms::level(self.limit)
+            }
+            Algorithm::FixedWindow => Terms::window(self.limit),
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => Terms::sliding(self.limit),
+        }
+    }
+
     pub(super) fn window(&self) -> WindowKey<'_> {
         WindowKey {
             name: self.name,

@@ -1,11 +1,11 @@
 //! What passes between the buckets and the rounds: cells go out, levels come in.
 
-use super::Engine;
 use super::admit::Asked;
 use super::snapshot::{RuleState, Snapshot};
 use super::stats::Stat;
 use super::table::{TableKey, Touched};
 use super::windows::Heard;
+use super::{Answer, Engine, Hit};
 use crate::pure::sync::{StoreKey, Terms, Told, Trigger};
 use crate::pure::{Cells, Moment, Nanos, Span};
 
@@ -175,6 +175,27 @@ impl Engine {
             }
             Touched::Missing => self.mitigations.put(asked.name, ends, now),
         }
+    }
+
+    /// Forgets the key of a hit, on this pod alone.
+    pub fn forget_hit(&self, answer: &Answer, hit: &Hit, moment: Moment) {
+        if let Some(asked) = self.asked(&answer.snapshot, hit, moment) {
+            self.forget(&asked);
+        }
+    }
+
+    /// What the store calls the key of a hit and counts it under, if it is told of it.
+    pub fn store_key(
+        &self,
+        answer: &Answer,
+        hit: &Hit,
+        moment: Moment,
+    ) -> Option<(StoreKey, Terms)> {
+        let asked = self.asked(&answer.snapshot, hit, moment)?;
+        asked
+            .state
+            .reported
+            .then(|| (asked.store_key(), asked.terms()))
     }
 
     /// Forgets a key.

@@ -12,8 +12,9 @@ use crate::pure::sync::{StoreKey, Take, Taken, Terms, Told};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undone;
 
-/// Who is told how an errand ended.
-pub type Report<T> = Box<dyn FnOnce(Result<T, Undone>) + Send>;
+/// Who is told how an errand ended; answers whether somebody still waited for that. What was taken for nobody is given
+/// back.
+pub type Report<T> = Box<dyn FnOnce(Result<T, Undone>) -> bool + Send>;
 
 /// Something the store is asked for.
 pub enum Errand {
@@ -61,7 +62,7 @@ impl Desk {
             Some(Errand::Take(_, report)) => report(Err(Undone)),
             Some(Errand::Read(_, _, report)) => report(Err(Undone)),
             Some(Errand::Reset(_, report)) => report(Err(Undone)),
-            Some(Errand::GiveBack(_)) | None => {}
-        }
+            Some(Errand::GiveBack(_)) | None => true,
+        };
     }
 }

@@ -29,6 +29,7 @@ use arc_swap::ArcSwap;
 
 pub use admit::{RuleBytes, Stale};
 pub use answer::{Answer, Hit, Hits, Source};
+pub use errand::Desk;
 
 pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};

@@ -15,8 +15,9 @@ const PODS_PER_SECOND: u64 = 200;
 const BEATS_MISSED_MAX: u64 = 3;
 /// Answers with the same number of pods before that number is believed.
 const BEATS_STEADY: u32 = 2;
-/// How often the figures are shown.
+/// How often the figures are shown, and how often all buckets are looked through for them.
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
+const PENDING_EVERY: Span = Span::seconds(1);
 
 /// Why a key was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,15 @@ pub struct ShardState {
     pub last_success: Option<Nanos>,
 }
 
+impl Figures {
+    /// How long ago the shard that was silent longest last answered; `None` if one never did.
+    pub fn staleness(&self, now: Nanos) -> Option<Span> {
+        let since = |shard: &ShardState| shard.last_success.map(|at| now.since(at));
+        let all: Option<Vec<Span>> = self.shards.iter().map(since).collect();
+        all?.into_iter().max()
+    }
+}
+
 /// What people are shown of the rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -103,8 +113,8 @@ pub struct Figures {
     pub settled: Cells,
     /// Cells in batches that it does not have yet.
     pub in_flight: Cells,
-    /// Cells between a bucket and a batch.
-    pub carried: Cells,
+    /// Cells in buckets, or between a bucket and a batch; not quite up to date.
+    pub pending: Cells,
     /// Cells kept back by silence.
     pub silent: Cells,
     /// Cells lost.
@@ -148,6 +158,8 @@ pub(super) struct Fleet {
     pub(super) repaired: u64,
     overshoot: HashMap<u64, (Cells, u64)>,
     shown: Nanos,
+    pending: Cells,
+    pending_at: Nanos,
     turn: u8,
 }
 
@@ -262,6 +274,10 @@ impl Rounds {
             return;
         }
         self.fleet.shown = now;
+        if now.since(self.fleet.pending_at) >= PENDING_EVERY {
+            self.fleet.pending_at = now;
+            self.fleet.pending = engine.pending();
+        }
         engine.figures.store(Arc::new(self.figures(engine, now)));
     }
 
@@ -292,7 +308,10 @@ impl Rounds {
                 .collect(),
             settled: sum(&mut books.clone().map(|book| book.settled())),
             in_flight: sum(&mut books.map(|book| book.in_flight())),
-            carried: sum(&mut self.keys.values().map(|tracked| tracked.carry.gross)),
+            pending: fleet.pending.plus(sum(&mut self
+                .keys
+                .values()
+                .map(|tracked| tracked.carry.gross))),
             silent: fleet.silent,
             lost: fleet.lost,
             found: fleet.found,

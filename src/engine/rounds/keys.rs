@@ -5,7 +5,7 @@ use super::tracked::{Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
 use crate::pure::rule::{Consistency, Report};
-use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Terms, Trigger};
+use crate::pure::sync::{Allowance, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
 impl Rounds {
@@ -178,7 +178,7 @@ impl Rounds {
             match here.subject(*key) {
                 Some(asked) => {
                     tracked.limit = *asked.limit;
-                    tracked.terms = terms(&asked);
+                    tracked.terms = asked.terms();
                 }
                 None => gone.push(*key),
             }
@@ -241,7 +241,7 @@ impl Rounds {
         let cut_off_since = (!self.is_reachable(key.lane())).then_some(now);
         self.keys.entry(key).or_insert_with(|| Tracked {
             cut_off_since,
-            ..Tracked::new(*asked.limit, terms(asked), weight, now)
+            ..Tracked::new(*asked.limit, asked.terms(), weight, now)
         })
     }
 
@@ -266,13 +266,5 @@ impl Rounds {
         }
         tracked.due = at;
         self.due.insert((at, key));
-    }
-}
-
-/// What a key is counted under in the store.
-pub(super) fn terms(asked: &Asked<'_>) -> Terms {
-    match crate::engine::snapshot::RuleState::family(asked.rule) {
-        Family::Window => Terms::window(asked.limit),
-        Family::Level | Family::Carried => Terms::level(asked.limit),
     }
 }

@@ -3,18 +3,15 @@
 use std::collections::HashMap;
 
 use super::fleet::Reason;
-use super::keys::terms;
-use super::tracked::{Carry, Flight, Tracked};
+use super::tracked::{Carry, Flight, Tracked, Use};
 use super::{COALESCE, HOLD, Here, LaneState, Rounds, UnderWay};
 use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen};
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, Call, Delta, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
+    BATCH_MAX, Batch, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
-
-use super::tracked::Use;
 
 impl Rounds {
     /// A key wants a round: now, or once its gap has passed.
@@ -244,7 +241,7 @@ impl Rounds {
             self.look_again(key, now.after(self.pace.interval));
             return;
         }
-        let same_terms = |flight: &Flight| flight.terms == terms(&asked);
+        let same_terms = |flight: &Flight| flight.terms == asked.terms();
         let answered = Answered {
             told,
             anchor,
@@ -328,7 +325,7 @@ fn learn(tracked: &mut Tracked, asked: &Asked<'_>, told: Told, now: Nanos) -> (C
     match told {
         Told::Level { level, demand, .. } => {
             if demand > 0 {
-                tracked.weight = crate::pure::sync::Demand::weight(tracked.demand.at(now), demand);
+                tracked.weight = Demand::weight(tracked.demand.at(now), demand);
             }
             let capacity = asked.limit.capacity();
             if level.plus(asked.limit.interval()) > capacity {

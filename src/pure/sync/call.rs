@@ -86,6 +86,8 @@ pub enum Terms {
         window: Span,
         /// The cells of one.
         requests: Cells,
+        /// Whether the window before counts too, by how much of it is still in sight. Only a [`Take`] needs to know.
+        sliding: bool,
     },
 }
 
@@ -109,11 +111,21 @@ impl Terms {
         }
     }
 
-    /// Windows of `limit`.
+    /// Windows of `limit`, each by itself.
     pub const fn window(limit: &Limit) -> Self {
         Self::Window {
             window: limit.window(),
             requests: Cells::new(limit.requests()),
+            sliding: false,
+        }
+    }
+
+    /// Windows of `limit` that slide.
+    pub const fn sliding(limit: &Limit) -> Self {
+        Self::Window {
+            window: limit.window(),
+            requests: Cells::new(limit.requests()),
+            sliding: true,
         }
     }
 }
