@@ -1,0 +1,428 @@
+//! What passes between a pod and the store, as bytes: names of keys, arguments of scripts, answers, news.
+//!
+//! Lengths are rounded up to microseconds here, once per batch, and numbers are cut to what a double holds exactly.
+//! Whatever comes back is met with a `Result`: another program may answer, or another version of this one.
+
+use redis::Value;
+
+use super::error::StoreError;
+use crate::pure::sync::{
+    Beat, Beaten, Call, Delta, Family, Lane, News, NewsKind, Reply, StoreKey, Take, Taken, Terms,
+    Told,
+};
+use crate::pure::{Cells, Span};
+
+/// The longest length and the largest count that a script is given.
+const LENGTH_MAX: u64 = (1 << 51) - 1;
+/// The most cells of one key in one call: as thousandths they still fit.
+const CELLS_MAX: u64 = 1 << 41;
+/// The largest sequence number.
+const SEQUENCE_MAX: u64 = (1 << 52) - 1;
+/// Bytes of one key in an answer: three numbers and flags.
+const TOLD_BYTES: usize = 25;
+/// Bytes of one piece of news: its kind, its key, a length.
+const NEWS_BYTES: usize = 60;
+/// Pieces of news in one message, at most: two of each key of a batch.
+const NEWS_MAX: usize = 200;
+/// Bytes of a key's own part of its name.
+const TAIL_BYTES: usize = 51;
+const FLAG_LIVE: u8 = 1;
+const FLAG_SLIDING: u8 = 2;
+const FLAG_GIVE_BACK: u8 = 4;
+
+/// A script's keys and arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// `KEYS`.
+    pub keys: Vec<String>,
+    /// `ARGV`.
+    pub arguments: Vec<Vec<u8>>,
+}
+
+/// How things are called in the store.
+#[derive(Clone, Debug)]
+pub struct Names {
+    prefix: String,
+    sharded: bool,
+    incarnation: u128,
+}
+
+impl Names {
+    /// Names that start with `prefix`, for one pod. `sharded`: news stays within the lane's shard, as clusters can.
+    pub fn new(prefix: &str, sharded: bool, incarnation: u128) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            sharded,
+            incarnation,
+        }
+    }
+
+    fn in_lane(&self, lane: Lane, rest: &str) -> String {
+        format!("{}:v1:{{{}}}:{rest}", self.prefix, lane.number())
+    }
+
+    /// A key.
+    pub fn key(&self, key: &StoreKey) -> String {
+        self.in_lane(key.lane(), &tail(key))
+    }
+
+    /// This pod's record in a lane.
+    pub fn record(&self, lane: Lane) -> String {
+        self.in_lane(lane, &format!("seq:{:032x}", self.incarnation))
+    }
+
+    /// The channel of a lane's news.
+    pub fn channel(&self, lane: Lane) -> String {
+        if self.sharded {
+            self.in_lane(lane, "news")
+        } else {
+            format!("{}:v1:news", self.prefix)
+        }
+    }
+
+    fn publish(&self, lane: Lane) -> [Vec<u8>; 2] {
+        let command = if self.sharded { "SPUBLISH" } else { "PUBLISH" };
+        [command.into(), self.channel(lane).into_bytes()]
+    }
+
+    /// `apply.lua` with this call.
+    pub fn apply(&self, call: &Call) -> Request {
+        let keys = call.deltas.iter().map(|delta| self.key(&delta.key));
+        let mut deltas = Vec::with_capacity(call.deltas.len().saturating_mul(42));
+        for delta in &call.deltas {
+            let flags = if delta.live { FLAG_LIVE } else { 0 };
+            pack_delta(&mut deltas, delta, flags);
+        }
+        let numbers = [call.previous, call.sequence].map(|number| number.min(SEQUENCE_MAX));
+        let header = numbers.map(u64::to_le_bytes).concat();
+        let [command, channel] = self.publish(call.lane);
+        Request {
+            keys: std::iter::once(self.record(call.lane))
+                .chain(keys)
+                .collect(),
+            arguments: vec![header, command, channel, deltas],
+        }
+    }
+
+    /// `take.lua` with this check; `back` if its cells were taken and are given back.
+    pub fn take(&self, take: &Take, back: bool) -> Request {
+        let price = match take.terms {
+            Terms::Level { interval, .. } => interval.times(take.cost),
+            Terms::Window { .. } => Span::ZERO,
+        };
+        let sliding = matches!(take.terms, Terms::Window { sliding: true, .. });
+        let flags = if sliding { FLAG_SLIDING } else { 0 } | if back { FLAG_GIVE_BACK } else { 0 };
+        let delta = Delta {
+            key: take.key,
+            terms: take.terms,
+            gross: take.cost,
+            price,
+            billed: take.cost,
+            age: Span::ZERO,
+            live: false,
+        };
+        let mut packed = Vec::new();
+        pack_delta(&mut packed, &delta, flags);
+        let lane = take.key.lane();
+        let [command, channel] = self.publish(lane);
+        Request {
+            keys: vec![self.record(lane), self.key(&take.key)],
+            arguments: vec![command, channel, packed],
+        }
+    }
+
+    /// `beat.lua` with this sign of life.
+    pub fn beat(&self, beat: &Beat) -> Request {
+        let lane = Lane::new(0);
+        let expiry_ms = beat
+            .expiry
+            .get()
+            .div_ceil(1_000_000)
+            .clamp(1, LENGTH_MAX / 1_000);
+        let arguments = [
+            format!("{:032x}", self.incarnation),
+            expiry_ms.to_string(),
+            beat.resets_seen.min(SEQUENCE_MAX).to_string(),
+            u8::from(beat.leaving).to_string(),
+        ];
+        Request {
+            keys: ["pods", "resets", "reset_count"]
+                .map(|name| self.in_lane(lane, name))
+                .into(),
+            arguments: arguments.map(String::into_bytes).into(),
+        }
+    }
+
+    /// `reset.lua` with this key. It runs in the first lane, whichever the key's is.
+    pub fn reset(&self, key: &StoreKey) -> Request {
+        let lane = Lane::new(0);
+        let [command, channel] = self.publish(lane);
+        Request {
+            keys: ["resets", "reset_count"]
+                .map(|name| self.in_lane(lane, name))
+                .into(),
+            arguments: vec![tail(key).into_bytes(), command, channel],
+        }
+    }
+}
+
+/// A key's own part of its name: family, rule and name.
+fn tail(key: &StoreKey) -> String {
+    let family = match key.family {
+        Family::Level => 'l',
+        Family::Carried => 'c',
+        Family::Window => 'w',
+    };
+    format!("{family}:{:016x}:{:032x}", key.rule, key.name)
+}
+
+/// The key of that name, if it is one.
+fn key_of_tail(tail: &[u8]) -> Option<StoreKey> {
+    let text = str::from_utf8(tail)
+        .ok()
+        .filter(|text| text.len() == TAIL_BYTES)?;
+    let mut parts = text.split(':');
+    let family = match parts.next()? {
+        "l" => Family::Level,
+        "c" => Family::Carried,
+        "w" => Family::Window,
+        _ => return None,
+    };
+    let (rule, name) = (parts.next()?, parts.next()?);
+    if parts.next().is_some() || rule.len() != 16 || tail.contains(&b'+') {
+        return None;
+    }
+    Some(StoreKey {
+        family,
+        rule: u64::from_str_radix(rule, 16).ok()?,
+        name: u128::from_str_radix(name, 16).ok()?,
+    })
+}
+
+/// A length in microseconds, rounded up.
+fn micros(span: Span) -> u64 {
+    span.get().div_ceil(1_000).min(LENGTH_MAX)
+}
+
+fn span(micros: u64) -> Span {
+    Span::nanos(micros.saturating_mul(1_000))
+}
+
+fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
+    let (family, numbers) = match delta.terms {
+        Terms::Level {
+            interval,
+            capacity,
+            debt_max,
+        } => (
+            u8::from(delta.key.family == Family::Carried),
+            [
+                micros(delta.price),
+                micros(interval),
+                micros(capacity),
+                micros(debt_max),
+            ],
+        ),
+        Terms::Window {
+            window, requests, ..
+        } => (
+            2,
+            [
+                delta.billed.get().min(CELLS_MAX),
+                micros(window).max(1),
+                requests.get().min(LENGTH_MAX),
+                micros(delta.age),
+            ],
+        ),
+    };
+    packed.extend([family, flags]);
+    packed.extend(delta.gross.get().min(CELLS_MAX).to_le_bytes());
+    packed.extend(numbers.map(u64::to_le_bytes).concat());
+}
+
+/// What `apply.lua` answers to `call`.
+pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
+    let Value::Array(parts) = value else {
+        return Err(StoreError::protocol("the answer is no list"));
+    };
+    let [
+        applied,
+        sequence,
+        gross,
+        repaired,
+        Value::BulkString(packed),
+    ] = parts.as_slice()
+    else {
+        return Err(StoreError::protocol("the answer has other parts"));
+    };
+    let told = packed.chunks(TOLD_BYTES).zip(&call.deltas);
+    if packed.len() != call.deltas.len().saturating_mul(TOLD_BYTES) {
+        return Err(StoreError::protocol("the answer tells of other keys"));
+    }
+    Ok(Reply {
+        applied: number(applied)? == 1,
+        sequence: number(sequence)?,
+        gross: Cells::new(number(gross)?),
+        repaired: number(repaired)?,
+        told: told
+            .map(|(packed, delta)| unpack_told(packed, delta.terms))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// What `take.lua` answers.
+pub(super) fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
+    let Value::Array(parts) = value else {
+        return Err(StoreError::protocol("the answer is no list"));
+    };
+    let [taken, Value::BulkString(packed)] = parts.as_slice() else {
+        return Err(StoreError::protocol("the answer has other parts"));
+    };
+    Ok(Taken {
+        taken: number(taken)? == 1,
+        told: unpack_told(packed, terms)?,
+    })
+}
+
+/// What `beat.lua` answers.
+pub(super) fn beaten(value: &Value) -> Result<Beaten, StoreError> {
+    let Value::Array(parts) = value else {
+        return Err(StoreError::protocol("the answer is no list"));
+    };
+    let [pods, resets, Value::Array(keys)] = parts.as_slice() else {
+        return Err(StoreError::protocol("the answer has other parts"));
+    };
+    // A member that is no key was put there by somebody else.
+    let reset_keys = keys.iter().filter_map(|key| {
+        if let Value::BulkString(tail) = key {
+            key_of_tail(tail)
+        } else {
+            None
+        }
+    });
+    Ok(Beaten {
+        pods: number(pods)?,
+        resets: number(resets)?,
+        reset_keys: reset_keys.collect(),
+    })
+}
+
+fn number(value: &Value) -> Result<u64, StoreError> {
+    let Value::Int(number) = value else {
+        return Err(StoreError::protocol("a number is none"));
+    };
+    u64::try_from(*number).map_err(|_| StoreError::protocol("a number is below zero"))
+}
+
+fn unpack_told(packed: &[u8], terms: Terms) -> Result<Told, StoreError> {
+    let unpacked = || {
+        let (x, rest) = packed.split_first_chunk()?;
+        let (y, rest) = rest.split_first_chunk()?;
+        let (z, rest) = rest.split_first_chunk()?;
+        let [flags] = rest else { return None };
+        Some(([*x, *y, *z].map(u64::from_le_bytes), *flags))
+    };
+    let Some(([x, y, z], flags)) = unpacked() else {
+        return Err(StoreError::protocol(
+            "a key's part of the answer has another length",
+        ));
+    };
+    Ok(match terms {
+        Terms::Level { .. } => Told::Level {
+            level: span(x),
+            demand: y,
+            capped: flags & 1 == 1,
+        },
+        Terms::Window { .. } => Told::Window {
+            current: Cells::new(x),
+            previous: Cells::new(y),
+            left: span(z),
+        },
+    })
+}
+
+/// The news in a message. Anybody who can reach the channel can speak there: what is no news is passed over.
+pub fn news(message: &[u8]) -> impl Iterator<Item = News> {
+    message
+        .chunks_exact(NEWS_BYTES)
+        .take(NEWS_MAX)
+        .filter_map(|piece| {
+            let (kind, rest) = piece.split_first()?;
+            let (tail, length) = rest.split_at_checked(TAIL_BYTES)?;
+            let length = span(u64::from_le_bytes(length.try_into().ok()?));
+            let kind = match kind {
+                b'f' => NewsKind::Full(length),
+                b'l' => NewsKind::Live(length),
+                b'r' => NewsKind::Reset,
+                _ => return None,
+            };
+            Some(News {
+                key: key_of_tail(tail)?,
+                kind,
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: StoreKey = StoreKey {
+        family: Family::Carried,
+        rule: 7,
+        name: 0x142,
+    };
+
+    #[test]
+    fn names_are_what_operators_may_rely_on() {
+        let names = Names::new("tidegate", false, 0xabc);
+        let key = "tidegate:v1:{2}:c:0000000000000007:00000000000000000000000000000142";
+        assert_eq!(names.key(&KEY), key);
+        let record = "tidegate:v1:{2}:seq:00000000000000000000000000000abc";
+        assert_eq!(names.record(KEY.lane()), record);
+        assert_eq!(names.channel(KEY.lane()), "tidegate:v1:news");
+        assert_eq!(
+            Names::new("x", true, 0).channel(KEY.lane()),
+            "x:v1:{2}:news"
+        );
+    }
+
+    #[test]
+    fn a_tail_tells_its_key_and_nothing_else_does() {
+        assert_eq!(key_of_tail(tail(&KEY).as_bytes()), Some(KEY));
+        for strange in [
+            "",
+            "c:7:142",
+            "x:0000000000000007:00000000000000000000000000000142",
+            "c:000000000000007:000000000000000000000000000000142",
+            "c:0000000000000007:+0000000000000000000000000000142",
+            "c:000000000000000g:00000000000000000000000000000142",
+        ] {
+            assert_eq!(key_of_tail(strange.as_bytes()), None, "{strange}");
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_news() {
+        let piece =
+            |kind: u8, tail: &str| [&[kind][..], tail.as_bytes(), &5_u64.to_le_bytes()].concat();
+        let good = piece(b'f', &tail(&KEY));
+        let message = [
+            good.clone(),
+            piece(b'?', &tail(&KEY)),
+            piece(b'f', &"x".repeat(51)),
+            vec![1; 59],
+        ]
+        .concat();
+        let heard: Vec<News> = news(&message).collect();
+        assert_eq!(
+            heard,
+            [News {
+                key: KEY,
+                kind: NewsKind::Full(Span::nanos(5_000))
+            }]
+        );
+        assert_eq!(news(&good.repeat(NEWS_MAX + 1)).count(), NEWS_MAX);
+        assert_eq!(news(&[]).count(), 0);
+    }
+}

@@ -1,0 +1,421 @@
+//! Connections: who we are to a server, and one connection per server that is made when needed and dropped when in
+//! doubt.
+//!
+//! A call that ends without an answer takes its connection with it, also when it is cancelled: a server that hangs is
+//! a server that is gone, and after a failover the next connection asks the sentinels again.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, TlsCertificates,
+    Value,
+};
+use tokio::sync::Mutex;
+
+use super::address::{Address, Target};
+use super::codec::Request;
+use super::error::{ErrorKind, StoreError};
+use super::script::Script;
+use super::sentinel;
+use crate::config::{Tls, Topology};
+
+/// Why there can be no store with these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreSetupError {
+    /// A file cannot be read.
+    #[error("read store.{field} {}", path.display())]
+    File {
+        /// Which setting names it.
+        field: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The certificates are none.
+    #[error("store.tls does not hold certificates and a key in PEM")]
+    Tls,
+    /// The database is no number.
+    #[error("store.url must end in a database's number, or in none")]
+    Database,
+    /// Only a single server has a socket and a database.
+    #[error("store.url must name hosts, and no database but 0, with topology {0}")]
+    Topology(&'static str),
+}
+
+/// Who we are to a server, and how to reach one.
+pub(super) struct Connector {
+    user: Option<String>,
+    password: Option<String>,
+    database: i64,
+    /// An address with our certificates; the host is put in.
+    tls: Option<ConnectionAddr>,
+    pub(super) timeout: Duration,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector(..)")
+    }
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Calls to a server with our data.
+    Calls,
+    /// Messages from it.
+    News,
+    /// Asking a sentinel, which neither knows our password nor has databases.
+    Sentinel,
+}
+
+impl Connector {
+    /// As the settings say. Reads the files they name.
+    pub(super) fn new(
+        target: &Target,
+        password_file: Option<&Path>,
+        tls: &Tls,
+        timeout: Duration,
+    ) -> Result<Self, StoreSetupError> {
+        let password = match password_file {
+            Some(path) => {
+                let text = read("password_file", path)?;
+                let text = String::from_utf8_lossy(&text);
+                Some(text.trim_end_matches(['\r', '\n']).to_owned())
+            }
+            None => target.password.clone(),
+        };
+        let tls = if target.tls {
+            Some(certified(tls)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            user: target.user.clone(),
+            password,
+            database: target.database,
+            tls,
+            timeout,
+        })
+    }
+
+    fn info(
+        &self,
+        address: &Address,
+        purpose: Purpose,
+    ) -> Result<ConnectionInfo, redis::RedisError> {
+        let address = match (address, &self.tls) {
+            (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
+            (Address::Tcp(host, port), Some(ConnectionAddr::TcpTls { tls_params, .. })) => {
+                ConnectionAddr::TcpTls {
+                    host: host.clone(),
+                    port: *port,
+                    insecure: false,
+                    tls_params: tls_params.clone(),
+                }
+            }
+            (Address::Tcp(host, port), _) => ConnectionAddr::Tcp(host.clone(), *port),
+        };
+        let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        if purpose == Purpose::News {
+            // Subscriptions on a connection that also answers, so that it can be asked whether it lives.
+            settings = settings.set_protocol(ProtocolVersion::RESP3);
+        }
+        if purpose != Purpose::Sentinel {
+            settings = settings.set_db(self.database);
+            if let Some(user) = &self.user {
+                settings = settings.set_username(user);
+            }
+            if let Some(password) = &self.password {
+                settings = settings.set_password(password);
+            }
+        }
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let info = address.into_connection_info()?;
+        Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
+    }
+
+    /// A new connection.
+    pub(super) async fn open(
+        &self,
+        address: &Address,
+        purpose: Purpose,
+        pushed: Option<Pushed>,
+    ) -> Result<MultiplexedConnection, StoreError> {
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            .set_response_timeout(None);
+        if let Some(pushed) = pushed {
+            config = config.set_push_sender(move |info| {
+                pushed(info);
+                Ok::<(), ()>(())
+            });
+        }
+        let opened = async {
+            let client = Client::open(self.info(address, purpose)?)?;
+            client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+        };
+        opened
+            .await
+            .map_err(|error| self.error(address, &error).connecting())
+    }
+
+    pub(super) fn error(&self, address: &Address, error: &redis::RedisError) -> StoreError {
+        StoreError::redis(&address.to_string(), error, self.password.as_deref())
+    }
+}
+
+/// What is called with messages. It must not wait.
+pub(super) type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
+
+fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
+    fs::read(path).map_err(|source| StoreSetupError::File {
+        field,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// An address that holds the certificates, checked by the library.
+fn certified(tls: &Tls) -> Result<ConnectionAddr, StoreSetupError> {
+    let root_cert = match &tls.ca_file {
+        Some(path) => Some(read("tls.ca_file", path)?),
+        None => None,
+    };
+    let client_tls = match (&tls.cert_file, &tls.key_file) {
+        (Some(certificate), Some(key)) => Some(ClientTlsConfig {
+            client_cert: read("tls.cert_file", certificate)?,
+            client_key: read("tls.key_file", key)?,
+        }),
+        (None | Some(_), None) | (None, Some(_)) => None,
+    };
+    let any = ConnectionAddr::TcpTls {
+        host: String::new(),
+        port: 0,
+        insecure: false,
+        tls_params: None,
+    };
+    if root_cert.is_none() && client_tls.is_none() {
+        return Ok(any);
+    }
+    // The library's error might quote the key.
+    let client = Client::build_with_tls(
+        any,
+        TlsCertificates {
+            client_tls,
+            root_cert,
+        },
+    );
+    client
+        .map(|client| client.get_connection_info().addr().clone())
+        .map_err(|_| StoreSetupError::Tls)
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// There.
+    At(Address),
+    /// Where the sentinels say the master of this name is.
+    Sentinels(Vec<Address>, String),
+}
+
+impl Place {
+    /// The servers of these settings: one, or for a cluster those it is entered by.
+    pub(super) fn all(target: Target, topology: &Topology) -> Result<Vec<Self>, StoreSetupError> {
+        let tcp = target
+            .addresses
+            .iter()
+            .all(|address| matches!(address, Address::Tcp(..)));
+        match topology {
+            Topology::Single => Ok(target.addresses.into_iter().take(1).map(Self::At).collect()),
+            Topology::Sentinel { .. } if !tcp => Err(StoreSetupError::Topology("sentinel")),
+            Topology::Sentinel { master } => {
+                Ok(vec![Self::Sentinels(target.addresses, master.clone())])
+            }
+            Topology::Cluster if !tcp || target.database != 0 => {
+                Err(StoreSetupError::Topology("cluster"))
+            }
+            Topology::Cluster => Ok(target.addresses.into_iter().map(Self::At).collect()),
+        }
+    }
+
+    /// A new connection there, and to whom.
+    pub(super) async fn open(
+        &self,
+        connector: &Arc<Connector>,
+        purpose: Purpose,
+        pushed: Option<Pushed>,
+    ) -> Result<Link, StoreError> {
+        let address = match self {
+            Self::At(address) => address.clone(),
+            Self::Sentinels(sentinels, master) => {
+                sentinel::master(connector, sentinels, master).await?
+            }
+        };
+        let connection = connector.open(&address, purpose, pushed).await?;
+        Ok(Link {
+            address,
+            connection,
+        })
+    }
+}
+
+/// A connection and where it leads.
+pub(super) struct Link {
+    pub(super) address: Address,
+    pub(super) connection: MultiplexedConnection,
+}
+
+/// A server, and the connection to it if there is one.
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) connector: Arc<Connector>,
+    current: ArcSwapOption<Link>,
+    /// Held by whoever connects, so that only one does.
+    connecting: Mutex<()>,
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Node").field(&self.place).finish()
+    }
+}
+
+impl Node {
+    pub(super) fn new(place: Place, connector: Arc<Connector>) -> Self {
+        Self {
+            place,
+            connector,
+            current: ArcSwapOption::empty(),
+            connecting: Mutex::new(()),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<Link>, StoreError> {
+        if let Some(link) = self.current.load_full() {
+            return Ok(link);
+        }
+        let _alone = self.connecting.lock().await;
+        if let Some(link) = self.current.load_full() {
+            return Ok(link);
+        }
+        let link = Arc::new(
+            self.place
+                .open(&self.connector, Purpose::Calls, None)
+                .await?,
+        );
+        self.current.store(Some(Arc::clone(&link)));
+        Ok(link)
+    }
+
+    /// Drops the connection, whichever it is.
+    pub(super) fn disconnect(&self) {
+        self.current.store(None);
+    }
+
+    /// What it answers to one command.
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let link = self.link().await?;
+        let unanswered = Unanswered {
+            node: self,
+            link: &link,
+        };
+        let answer = command.query_async(&mut link.connection.clone()).await;
+        unanswered.ended(answer)
+    }
+
+    /// What it answers to the last of several commands, sent without a gap.
+    async fn ask_all(&self, commands: &Pipeline) -> Result<Value, StoreError> {
+        let link = self.link().await?;
+        let unanswered = Unanswered {
+            node: self,
+            link: &link,
+        };
+        let answers = commands.query_async(&mut link.connection.clone()).await;
+        let mut answers: Vec<Value> = unanswered.ended(answers)?;
+        answers
+            .pop()
+            .ok_or_else(|| StoreError::protocol("no answer at all"))
+    }
+
+    /// What a script answers. It is loaded if the server does not have it.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        request: &Request,
+    ) -> Result<Value, StoreError> {
+        let by_hash = command("EVALSHA", &script.hash, request);
+        match self.ask(&by_hash).await {
+            Err(error) if error.kind == ErrorKind::NoScript => {
+                self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(&script.text))
+                    .await?;
+                self.ask(&by_hash).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// What a script answers on a server that is being given the lane.
+    pub(super) async fn run_asking(
+        &self,
+        script: &Script,
+        request: &Request,
+    ) -> Result<Value, StoreError> {
+        let mut commands = redis::pipe();
+        commands
+            .cmd("ASKING")
+            .add_command(command("EVAL", &script.text, request));
+        self.ask_all(&commands).await
+    }
+}
+
+fn command(name: &str, script: &str, request: &Request) -> Cmd {
+    let mut command = redis::cmd(name);
+    command
+        .arg(script)
+        .arg(request.keys.len())
+        .arg(&request.keys);
+    for argument in &request.arguments {
+        command.arg(argument);
+    }
+    command
+}
+
+/// A call that has not ended well yet. Dropped so, it takes its connection out of use.
+struct Unanswered<'a> {
+    node: &'a Node,
+    link: &'a Arc<Link>,
+}
+
+impl Unanswered<'_> {
+    fn ended<T>(self, answer: Result<T, redis::RedisError>) -> Result<T, StoreError> {
+        let answer = answer.map_err(|error| self.node.connector.error(&self.link.address, &error));
+        if !answer
+            .as_ref()
+            .is_err_and(|error| error.kind.spoils_connection())
+        {
+            std::mem::forget(self);
+        }
+        answer
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        // Only if it is still this one: another call may have made a new one already.
+        self.node.current.compare_and_swap(self.link, None);
+    }
+}

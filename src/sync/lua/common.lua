@@ -1,0 +1,133 @@
+-- What every script shares: how values are packed, how they age, and how news is told. Put before each of them.
+--
+-- All times are microseconds. Every number stays below 2^53, so that doubles hold it exactly. Values are packed
+-- strings of a fixed length; what is not such a string is no value of ours: it counts as missing, and is replaced
+-- when something is written.
+
+local call, pack, unpack_from, floor, ceil, min, max =
+  redis.call, struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
+
+-- Above any point in time that a sound value holds: the year 2112.
+local NUMBER_MAX = 4503599627370496
+-- Above any length of time and any count.
+local LENGTH_MAX = 2251799813685248
+-- Thousandths of cells.
+local DEMAND_MAX = 549755813888
+-- In how many milliseconds demand falls to its half.
+local DEMAND_HALVES = 10000
+-- How long a key stays live.
+local LIVE_HOLD = 10000000
+-- News of a level that grew by less than this is no news.
+local NEWS_STEP = 20000
+-- Milliseconds that a value outlives its use.
+local SPARE = 20000
+-- Milliseconds that a pod's books are kept.
+local RECORD_LIFE = 3600000
+-- The end of a key's name that tells the key: family, rule and name.
+local TAIL = -51
+
+-- sequence, gross
+local RECORD, RECORD_LENGTH = '<I8I8', 16
+-- tat, capacity, demand, demand_at, published_until, live_until
+local LEVEL, LEVEL_LENGTH = '<I8I8I8I8I8I8', 48
+-- window, index, current, previous, told
+local WINDOW, WINDOW_LENGTH = '<I8I8I8I8I8', 40
+-- family, flags, gross, then of a level: price, interval, capacity, debt_max; of windows: billed, window, requests, age
+local DELTA = '<BBI8I8I8I8I8'
+local FAMILY_LEVEL, FAMILY_WINDOW = 0, 2
+local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK = 1, 2, 4
+
+local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
+
+local news = {}
+
+local function tell(kind, key, span)
+  news[#news + 1] = pack('<c1c51I8', kind, key:sub(TAIL), span)
+end
+
+-- One message, whatever there is to tell. News is never needed to be right, so a failure of it is none of ours.
+local function publish(command, channel)
+  if #news > 0 then
+    redis.pcall(command, channel, table.concat(news))
+  end
+end
+
+-- Sequence and gross of a record, and whether it is sound. A missing one is.
+local function record_of(value)
+  if not value then
+    return 0, 0, true
+  end
+  if #value == RECORD_LENGTH then
+    local sequence, gross = unpack_from(RECORD, value)
+    if max(sequence, gross) < NUMBER_MAX then
+      return sequence, gross, true
+    end
+  end
+  return 0, 0, false
+end
+
+-- A level as it stands now, seen on the scale of `capacity`, and whether it was sound.
+local function level_of(value, family, capacity, debt_max)
+  if not value then
+    return 0, 0, 0, 0, true
+  end
+  if #value ~= LEVEL_LENGTH then
+    return 0, 0, 0, 0, false
+  end
+  local tat, scale, demand, demand_at, published, live = unpack_from(LEVEL, value)
+  if max(tat, scale, demand, demand_at, published, live) >= NUMBER_MAX then
+    return 0, 0, 0, 0, false
+  end
+  local level = max(0, tat - now)
+  if scale ~= capacity and scale > 0 and family == FAMILY_LEVEL then
+    -- Half full stays half full.
+    level = min(ceil(level * capacity / scale), LENGTH_MAX)
+    published = now + min(ceil(max(0, published - now) * capacity / scale), LENGTH_MAX)
+  end
+  if published > now + capacity + debt_max then
+    published = 0 -- the clock was set back since
+  end
+  local passed = max(0, floor((now - demand_at) / 1000))
+  demand = min(floor(min(demand, DEMAND_MAX) * DEMAND_HALVES / (DEMAND_HALVES + passed)), DEMAND_MAX)
+  return level, demand, published, live, true
+end
+
+-- Keeps a level, and tells of it if that is news.
+local function keep_level(key, level, demand, published, live, interval, capacity)
+  local tat = now + level
+  if level + interval > capacity and tat - published > max(NEWS_STEP, level / 4) then
+    tell('f', key, level)
+    published = tat
+  end
+  call('SET', key, pack(LEVEL, tat, capacity, demand, now, published, live), 'PX', ceil(level / 1000) + SPARE)
+end
+
+-- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound.
+local function window_of(value, window)
+  local index, sound = floor(now / window), not value
+  if value and #value == WINDOW_LENGTH then
+    local length, stored, current, previous, told = unpack_from(WINDOW, value)
+    sound = max(length, stored, current, previous, told) < NUMBER_MAX
+    if sound and length == window then
+      local left = (index + 1) * window - now
+      if stored == index then
+        return index, current, previous, told, left, now, true
+      elseif stored + 1 == index then
+        return index, 0, current, 0, left, now, true
+      elseif stored == index + 1 then
+        -- The clock was set back a little: the stored window has just begun.
+        return stored, current, previous, told, window, stored * window, true
+      end
+    end
+  end
+  return index, 0, 0, 0, (index + 1) * window - now, now, sound
+end
+
+-- Keeps windows, and tells once that one is full.
+local function keep_window(key, window, index, current, previous, told, left, requests)
+  if current >= requests and told == 0 then
+    tell('f', key, left)
+    told = 1
+  end
+  call('SET', key, pack(WINDOW, window, index, current, previous, told), 'PX', ceil(window / 500) + SPARE)
+end

@@ -1,0 +1,68 @@
+//! Asks sentinels where the master is. All at once, because some may be gone; and the master itself whether it is
+//! one, because some may be behind.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tokio::task::JoinSet;
+
+use super::address::Address;
+use super::connect::{Connector, Purpose};
+use super::error::{ErrorKind, StoreError};
+
+/// The address of the master called `name`.
+pub(super) async fn master(
+    connector: &Arc<Connector>,
+    sentinels: &[Address],
+    name: &str,
+) -> Result<Address, StoreError> {
+    let mut asked = JoinSet::new();
+    for sentinel in sentinels {
+        let (connector, sentinel, name) =
+            (Arc::clone(connector), sentinel.clone(), name.to_owned());
+        asked.spawn(async move {
+            let address = ask(&connector, &sentinel, &name).await?;
+            if is_master(&connector, &address).await? {
+                Ok(address)
+            } else {
+                let words = "the sentinels' master is none";
+                Err(StoreError::new(
+                    ErrorKind::ReadOnly,
+                    &address.to_string(),
+                    words,
+                ))
+            }
+        });
+    }
+    let mut failure = StoreError::new(ErrorKind::Connect, name, "no sentinel answers");
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(address)) => return Ok(address),
+            Ok(Err(error)) => failure = error,
+            // It was ended with us.
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+async fn ask(connector: &Connector, sentinel: &Address, name: &str) -> Result<Address, StoreError> {
+    let mut connection = connector.open(sentinel, Purpose::Sentinel, None).await?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let answer = command.query_async(&mut connection).await;
+    let answer: Option<(String, u16)> =
+        answer.map_err(|error| connector.error(sentinel, &error))?;
+    let address = answer.and_then(|(host, port)| Address::announced(&host, port, sentinel));
+    address.ok_or_else(|| {
+        let words = "the sentinel knows no master of this name";
+        StoreError::new(ErrorKind::Connect, &sentinel.to_string(), words)
+    })
+}
+
+async fn is_master(connector: &Connector, address: &Address) -> Result<bool, StoreError> {
+    let mut connection = connector.open(address, Purpose::Calls, None).await?;
+    let role = redis::cmd("ROLE").query_async(&mut connection).await;
+    let role: Vec<Value> = role.map_err(|error| connector.error(address, &error))?;
+    Ok(matches!(role.first(), Some(Value::BulkString(role)) if role == b"master"))
+}

@@ -1,0 +1,227 @@
+//! The fleet's store: what a pod may ask of it. Where the servers are and what becomes of connections is not the
+//! caller's business; that every call ends within `store.timeout` is this file's.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::timeout;
+
+use super::address::Target;
+use super::cluster::Cluster;
+use super::codec::{self, Names, Request};
+use super::connect::{Connector, Node, Place, StoreSetupError};
+use super::error::StoreError;
+use super::listen;
+use super::script::{self, Script};
+use crate::config::{self, Topology};
+use crate::pure::sync::{
+    Beat, Beaten, Call, Delta, Lane, News, Reply, StoreKey, Take, Taken, Terms, Told,
+};
+use crate::pure::{Cells, Span};
+
+/// The ports that servers have if the URL does not say.
+const REDIS_PORT: u16 = 6379;
+const SENTINEL_PORT: u16 = 26_379;
+
+/// The fleet's store. Connects when first asked, and again whenever that is needed.
+pub struct Store {
+    names: Names,
+    connector: Arc<Connector>,
+    servers: Servers,
+}
+
+enum Servers {
+    One(Arc<Node>),
+    Cluster(Arc<Cluster>),
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store")
+            .field("shards", &self.shards())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// The store that `settings` name, for the pod of this incarnation. Reads the files they name; asks nobody.
+    pub fn new(settings: &config::Store, incarnation: u128) -> Result<Self, StoreSetupError> {
+        let port = match settings.topology {
+            Topology::Single | Topology::Cluster => REDIS_PORT,
+            Topology::Sentinel { .. } => SENTINEL_PORT,
+        };
+        let target = Target::parse(settings.url.expose(), port).ok_or(StoreSetupError::Database)?;
+        let connector = Connector::new(
+            &target,
+            settings.password_file.as_deref(),
+            &settings.tls,
+            settings.timeout,
+        )?;
+        let connector = Arc::new(connector);
+        let mut places = Place::all(target, &settings.topology)?;
+        let sharded = settings.topology == Topology::Cluster;
+        let servers = if sharded {
+            Servers::Cluster(Arc::new(Cluster::new(places, Arc::clone(&connector))))
+        } else {
+            let place = places.pop().ok_or(StoreSetupError::Database)?;
+            Servers::One(Arc::new(Node::new(place, Arc::clone(&connector))))
+        };
+        let names = Names::new(&settings.key_prefix, sharded, incarnation);
+        Ok(Self {
+            names,
+            connector,
+            servers,
+        })
+    }
+
+    /// How long any call takes at most.
+    pub fn timeout(&self) -> Duration {
+        self.connector.timeout
+    }
+
+    /// The number of the shard that has `lane`, as far as is known.
+    pub fn shard_of(&self, lane: Lane) -> usize {
+        match &self.servers {
+            Servers::One(_) => 0,
+            Servers::Cluster(cluster) => cluster.shard_of(lane),
+        }
+    }
+
+    /// A name for every shard, by its number.
+    pub fn shards(&self) -> Vec<String> {
+        match &self.servers {
+            Servers::One(_) => vec!["0".to_owned()],
+            Servers::Cluster(cluster) => cluster.shards(),
+        }
+    }
+
+    /// Books a batch, once, and says how its keys stand.
+    pub async fn apply(&self, call: &Call) -> Result<Reply, StoreError> {
+        let request = self.names.apply(call);
+        self.run(call.lane, &script::APPLY, &request, |value| {
+            codec::reply(value, call)
+        })
+        .await
+    }
+
+    /// How `key` stands. Changes nothing: a call without a sequence number is never applied.
+    pub async fn read(&self, key: StoreKey, terms: Terms) -> Result<Told, StoreError> {
+        let nothing = Delta {
+            key,
+            terms,
+            gross: Cells::ZERO,
+            price: Span::ZERO,
+            billed: Cells::ZERO,
+            age: Span::ZERO,
+            live: false,
+        };
+        let call = Call {
+            lane: key.lane(),
+            previous: 0,
+            sequence: 0,
+            deltas: vec![nothing],
+        };
+        let reply = self.apply(&call).await?;
+        let told = reply.told.first().copied();
+        told.ok_or_else(|| StoreError::protocol("the answer tells of no key"))
+    }
+
+    /// Gives a sign of life.
+    pub async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
+        let request = self.names.beat(beat);
+        self.run(Lane::new(0), &script::BEAT, &request, codec::beaten)
+            .await
+    }
+
+    /// Takes cells if all of them are there.
+    pub async fn take(&self, take: &Take) -> Result<Taken, StoreError> {
+        self.take_or_give_back(take, false).await
+    }
+
+    /// Gives cells back that were taken.
+    pub async fn give_back(&self, take: &Take) -> Result<(), StoreError> {
+        self.take_or_give_back(take, true).await.map(|_| ())
+    }
+
+    async fn take_or_give_back(&self, take: &Take, back: bool) -> Result<Taken, StoreError> {
+        let request = self.names.take(take, back);
+        let decode = |value: &Value| codec::taken(value, take.terms);
+        self.run(take.key.lane(), &script::TAKE, &request, decode)
+            .await
+    }
+
+    /// Empties `key`, and sees to it that every pod hears of that.
+    pub async fn reset(&self, key: StoreKey) -> Result<(), StoreError> {
+        let mut delete = redis::cmd("DEL");
+        delete.arg(self.names.key(&key));
+        let deleted = async {
+            match &self.servers {
+                Servers::One(node) => node.ask(&delete).await,
+                Servers::Cluster(cluster) => cluster.ask(key.lane(), &delete).await,
+            }
+        };
+        self.within(key.lane(), deleted).await?;
+        let request = self.names.reset(&key);
+        self.run(Lane::new(0), &script::RESET, &request, |_| Ok(()))
+            .await
+    }
+
+    /// Calls `heard` with everything that pods tell each other, for ever.
+    pub async fn listen(&self, heard: impl FnMut(News) + Send) -> Infallible {
+        match &self.servers {
+            Servers::One(node) => {
+                listen::to_one(&node.place, &self.connector, &self.names, heard).await
+            }
+            Servers::Cluster(cluster) => {
+                listen::to_all(cluster, &self.connector, &self.names, heard).await
+            }
+        }
+    }
+
+    async fn run<T>(
+        &self,
+        lane: Lane,
+        script: &Script,
+        request: &Request,
+        decode: impl FnOnce(&Value) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let answered = async {
+            match &self.servers {
+                Servers::One(node) => Ok((node.run(script, request).await?, Arc::clone(node))),
+                Servers::Cluster(cluster) => cluster.run(lane, script, request).await,
+            }
+        };
+        let (value, node) = self.within(lane, answered).await?;
+        decode(&value).map_err(|error| {
+            // Whoever answers like that is not to be asked again.
+            node.disconnect();
+            error.with_server(&self.label(lane))
+        })
+    }
+
+    async fn within<T>(
+        &self,
+        lane: Lane,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        match timeout(self.connector.timeout, call).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                if let Servers::Cluster(cluster) = &self.servers {
+                    cluster.refresh_soon();
+                }
+                Err(StoreError::timeout(&self.label(lane)))
+            }
+        }
+    }
+
+    fn label(&self, lane: Lane) -> String {
+        self.shards()
+            .into_iter()
+            .nth(self.shard_of(lane))
+            .unwrap_or_default()
+    }
+}
