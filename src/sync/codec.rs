@@ -12,8 +12,11 @@ use crate::pure::sync::{
 };
 use crate::pure::{Cells, Span};
 
-/// The longest length and the largest count that a script is given.
-const LENGTH_MAX: u64 = (1 << 51) - 1;
+/// The longest length that a script is given, in microseconds: seventeen years. Twice that after today is a point in
+/// time that the scripts still take for one.
+const LENGTH_MAX: u64 = (1 << 49) - 1;
+/// The most cells of one window.
+const REQUESTS_MAX: u64 = (1 << 51) - 1;
 /// The most cells of one key in one call: as thousandths they still fit.
 const CELLS_MAX: u64 = 1 << 41;
 /// The largest sequence number.
@@ -230,7 +233,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
             [
                 delta.billed.get().min(CELLS_MAX),
                 micros(window).max(1),
-                requests.get().min(LENGTH_MAX),
+                requests.get().min(REQUESTS_MAX),
                 micros(delta.age),
             ],
         ),

@@ -61,7 +61,13 @@ impl Server {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
         let port = free_port();
         let child = spawn(program, &arguments, &folder, port);
-        let server = Self { program: program.to_owned(), arguments, folder, port, child };
+        let server = Self {
+            program: program.to_owned(),
+            arguments,
+            folder,
+            port,
+            child,
+        };
         server.wait();
         server
     }
@@ -130,7 +136,16 @@ impl Drop for Server {
 fn spawn(program: &Path, arguments: &[String], folder: &Path, port: u16) -> Child {
     let port = port.to_string();
     Command::new(program)
-        .args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args([
+            "--port",
+            &port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ])
         .arg("--dir")
         .arg(folder)
         .args(arguments)

@@ -1,0 +1,406 @@
+//! `apply.lua` equals the model, on many random histories of a few pods, a few keys and a clock that jumps.
+//!
+//! The script is the real one but for the line that reads the clock, and it publishes into a list, so that nothing it
+//! says is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.
+
+use std::collections::HashMap;
+use std::env;
+
+use redis::{Cmd, Connection, Pipeline, Value};
+use tidegate::pure::sync::{Call, Delta, Family, Lane, News, StoreKey, Terms};
+use tidegate::pure::{Cells, Span};
+use tidegate::sync::codec::{self, Names};
+
+use crate::model::{Kept, KeptRecord, Model};
+use crate::random::Random;
+use crate::server::Server;
+
+const HISTORIES: u64 = 100_000;
+/// Histories that are sent at once.
+const TOGETHER: u64 = 100;
+const CLOCK: &str =
+    "local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock";
+const INCARNATIONS: [u128; 2] = [0xa, 0xb << 100];
+
+/// `apply.lua` with a clock that is an argument.
+fn script() -> String {
+    let common = include_str!("../../src/sync/lua/common.lua");
+    assert_eq!(common.matches(CLOCK).count(), 1, "there is one clock");
+    let common = common.replace(CLOCK, "local now = tonumber(ARGV[#ARGV])");
+    common + include_str!("../../src/sync/lua/apply.lua")
+}
+
+/// One history: what is sent, and what must come back.
+struct History {
+    seed: u64,
+    random: Random,
+    model: Model,
+    lane: Lane,
+    /// Each with the terms before and after a reload.
+    keys: Vec<(StoreKey, [Terms; 2])>,
+    now: u64,
+    sequences: HashMap<u128, u64>,
+    sent: Vec<(u128, Call)>,
+    commands: Pipeline,
+    expected: Vec<Expected>,
+}
+
+#[derive(Debug)]
+enum Expected {
+    Anything,
+    Reply(Call, tidegate::pure::sync::Reply),
+    News(Vec<News>),
+    Key(Family, Option<Kept>),
+    Record(Option<KeptRecord>),
+}
+
+impl History {
+    fn new(seed: u64, hash: &str) -> Self {
+        let mut random = Random::new(seed);
+        let lane = Lane::new(random.byte());
+        let mut keys = Vec::new();
+        for (number, family) in [
+            Family::Level,
+            Family::Carried,
+            Family::Window,
+            Family::Level,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let name =
+                u128::from(seed) << 64 | u128::from(number as u64) << 8 | u128::from(lane.number());
+            let key = StoreKey {
+                family,
+                rule: 7,
+                name,
+            };
+            keys.push((
+                key,
+                [terms(&mut random, family), terms(&mut random, family)],
+            ));
+        }
+        let now = 1_700_000_000_000_000 + random.below(1 << 48);
+        let mut history = Self {
+            seed,
+            random,
+            model: Model::default(),
+            lane,
+            keys,
+            now,
+            sequences: HashMap::new(),
+            sent: Vec::new(),
+            commands: redis::pipe(),
+            expected: Vec::new(),
+        };
+        for _ in 0..4 + history.random.below(7) {
+            history.step(hash);
+        }
+        history.compare_values();
+        history
+    }
+
+    fn names(&self, incarnation: u128) -> Names {
+        Names::new(&format!("history{}", self.seed), false, incarnation)
+    }
+
+    fn list(&self) -> String {
+        format!("news:{}", self.seed)
+    }
+
+    fn expect(&mut self, command: Cmd, expected: Expected) {
+        self.commands.add_command(command);
+        self.expected.push(expected);
+    }
+
+    fn step(&mut self, hash: &str) {
+        match self.random.below(20) {
+            0 => self.now -= self.random.below(3_000_000),
+            1 => self.now += self.random.below(200_000_000),
+            2..6 => self.now += self.random.below(5_000_000),
+            6..15 => self.now += self.random.below(50_000),
+            _ => {}
+        }
+        if self.random.below(12) == 0 {
+            self.poison();
+        }
+        let (incarnation, call) = self.next_call();
+        let reply = self.model.apply(incarnation, &call, self.now);
+        if reply.applied {
+            self.sequences.insert(incarnation, call.sequence);
+        }
+        let mut request = self.names(incarnation).apply(&call);
+        request.arguments[1] = b"RPUSH".to_vec();
+        request.arguments[2] = self.list().into_bytes();
+        request.arguments.push(self.now.to_string().into_bytes());
+        let mut command = redis::cmd("EVALSHA");
+        command
+            .arg(hash)
+            .arg(request.keys.len())
+            .arg(&request.keys)
+            .arg(&request.arguments);
+        self.sent.push((incarnation, call.clone()));
+        self.expect(command, Expected::Reply(call, reply));
+    }
+
+    /// The next call of a pod; or one again, one too early, one that only looks.
+    fn next_call(&mut self) -> (u128, Call) {
+        let incarnation = INCARNATIONS[self.random.index(2)];
+        let known = self.sequences.get(&incarnation).copied().unwrap_or(0);
+        let (previous, sequence) = match self.random.below(10) {
+            0 if !self.sent.is_empty() => {
+                return self.sent[self.random.index(self.sent.len())].clone();
+            }
+            1 => (known + 1, known + 2),
+            2 => (known, 0),
+            3 => (known, known + 1 + self.random.below(5)),
+            _ => (known, known + 1),
+        };
+        let mut deltas = Vec::new();
+        for number in 0..self.keys.len() {
+            if self.random.below(2) == 0 {
+                deltas.push(self.delta(number));
+            }
+        }
+        let lane = self.lane;
+        (
+            incarnation,
+            Call {
+                lane,
+                previous,
+                sequence,
+                deltas,
+            },
+        )
+    }
+
+    fn delta(&mut self, number: usize) -> Delta {
+        let (key, choices) = self.keys[number];
+        let terms = choices[usize::from(self.random.below(5) == 0)];
+        let gross = match self.random.below(8) {
+            0 => 0,
+            1 => self.random.below(1 << 40),
+            _ => self.random.below(30),
+        };
+        let full = match terms {
+            Terms::Level { interval, .. } => interval.times(Cells::new(gross)).get(),
+            Terms::Window { window, .. } => window.get(),
+        };
+        let netted = self.random.below(3) == 0;
+        let (price, billed) = if netted {
+            (full / 3, gross / 2)
+        } else {
+            (full, gross)
+        };
+        let age = match self.random.below(4) {
+            0 => self.random.below(full.saturating_mul(3).max(1)),
+            1 => u64::MAX,
+            _ => self.random.below(1_000_000),
+        };
+        Delta {
+            key,
+            terms,
+            gross: Cells::new(gross),
+            price: Span::nanos(price),
+            billed: Cells::new(billed),
+            age: Span::nanos(age),
+            live: self.random.below(3) == 0,
+        }
+    }
+
+    /// Puts something under a name that is no value of ours, or at least none we wrote.
+    fn poison(&mut self) {
+        let incarnation = INCARNATIONS[self.random.index(2)];
+        let (key, _) = self.keys[self.random.index(self.keys.len())];
+        let of_record = self.random.below(3) == 0;
+        let name = if of_record {
+            self.names(incarnation).record(self.lane)
+        } else {
+            self.names(incarnation).key(&key)
+        };
+        let bytes: Option<Vec<u8>> = match self.random.below(6) {
+            0 => None,
+            1 => Some(b"short".to_vec()),
+            2 => Some(Vec::new()),
+            3 => Some(vec![0xff; [16, 40, 48][self.random.index(3)]]),
+            4 => Some(vec![b'x'; 5_000]),
+            _ => Some([16, 40, 48][self.random.index(3)]).map(|length| vec![0; length]),
+        };
+        let mut delete = redis::cmd("DEL");
+        delete.arg(&name);
+        self.expect(delete, Expected::Anything);
+        let mut put = redis::cmd(if bytes.is_some() { "SET" } else { "RPUSH" });
+        put.arg(&name).arg(bytes.as_deref().unwrap_or(b"item"));
+        self.expect(put, Expected::Anything);
+        if of_record {
+            let kept = bytes.map_or(KeptRecord::Poison, |bytes| KeptRecord::of_bytes(&bytes));
+            self.model.records.insert((self.lane, incarnation), kept);
+        } else {
+            let kept = bytes.map_or(Kept::Poison, |bytes| Kept::of_bytes(key.family, &bytes));
+            self.model.keys.insert(key, kept);
+        }
+        // What a pod believes of its record is settled by the next answer.
+        let record = self.model.records.get(&(self.lane, incarnation));
+        let sequence = match record {
+            Some(KeptRecord::Record(record)) => record.sequence,
+            Some(KeptRecord::Poison) | None => 0,
+        };
+        self.sequences.insert(incarnation, sequence);
+    }
+
+    /// At the end: everything kept, and everything told.
+    fn compare_values(&mut self) {
+        let mut news = redis::cmd("LRANGE");
+        news.arg(self.list()).arg(0).arg(-1);
+        let told = self.model.news.clone();
+        self.expect(news, Expected::News(told));
+        for (key, _) in self.keys.clone() {
+            let mut get = redis::cmd("MGET");
+            get.arg(self.names(0).key(&key));
+            let kept = self.model.keys.get(&key).copied();
+            self.expect(get, Expected::Key(key.family, kept));
+        }
+        for incarnation in INCARNATIONS {
+            let mut get = redis::cmd("MGET");
+            get.arg(self.names(incarnation).record(self.lane));
+            let kept = self.model.records.get(&(self.lane, incarnation)).copied();
+            self.expect(get, Expected::Record(kept));
+        }
+    }
+}
+
+fn terms(random: &mut Random, family: Family) -> Terms {
+    let choose = |random: &mut Random, choices: &[u64]| choices[random.index(choices.len())];
+    if family == Family::Window {
+        return Terms::Window {
+            window: Span::nanos(choose(
+                random,
+                &[1, 1_000, 1_000_000_000, 60_000_000_000, 86_400_000_000_000],
+            )),
+            requests: Cells::new(choose(random, &[0, 1, 20, 1_000_000])),
+            sliding: false,
+        };
+    }
+    let interval = choose(
+        random,
+        &[1, 333, 1_000_000, 10_000_000, 12_000_000_001, u64::MAX],
+    );
+    let capacity = interval.saturating_mul(choose(random, &[1, 3, 20, 1_000]));
+    Terms::Level {
+        interval: Span::nanos(interval),
+        capacity: Span::nanos(capacity),
+        debt_max: Span::nanos(choose(
+            random,
+            &[interval, capacity, capacity.min(60_000_000_000)],
+        )),
+    }
+}
+
+fn check(expected: &Expected, value: &Value) -> Result<(), String> {
+    let same = |equal: bool, found: String| {
+        if equal {
+            Ok(())
+        } else {
+            Err(format!("expected {expected:?}\nfound {found}"))
+        }
+    };
+    match expected {
+        Expected::Anything => Ok(()),
+        Expected::Reply(call, reply) => match codec::reply(value, call) {
+            Ok(found) => same(found == *reply, format!("{found:?}")),
+            Err(error) => Err(format!("{error:?} for {value:?}")),
+        },
+        Expected::News(news) => {
+            let Value::Array(messages) = value else {
+                return Err(format!("{value:?}"));
+            };
+            let bytes = |message: &Value| match message {
+                Value::BulkString(bytes) => bytes.clone(),
+                other => panic!("{other:?}"),
+            };
+            let found: Vec<News> = messages
+                .iter()
+                .flat_map(|message| codec::news(&bytes(message)).collect::<Vec<_>>())
+                .collect();
+            same(found == *news, format!("{found:?}"))
+        }
+        Expected::Key(family, kept) => {
+            let found = single(value).map(|bytes| Kept::of_bytes(*family, bytes));
+            // A value of another type reads as none.
+            same(
+                found == *kept || (found.is_none() && *kept == Some(Kept::Poison)),
+                format!("{found:?}"),
+            )
+        }
+        Expected::Record(kept) => {
+            let found = single(value).map(KeptRecord::of_bytes);
+            same(
+                found == *kept || (found.is_none() && *kept == Some(KeptRecord::Poison)),
+                format!("{found:?}"),
+            )
+        }
+    }
+}
+
+fn single(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::Array(values) => match values.as_slice() {
+            [Value::BulkString(bytes)] => Some(bytes),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, hash: &str) {
+    let histories: Vec<History> = seeds.map(|seed| History::new(seed, hash)).collect();
+    let mut commands = redis::pipe();
+    for command in histories
+        .iter()
+        .flat_map(|history| history.commands.cmd_iter())
+    {
+        commands.add_command(command.clone());
+    }
+    let answers: Vec<Value> = commands.query(connection).expect("answers");
+    let mut answers = answers.iter();
+    for history in &histories {
+        for (step, expected) in history.expected.iter().enumerate() {
+            let answer = answers.next().expect("an answer");
+            if let Err(difference) = check(expected, answer) {
+                panic!(
+                    "step {step}: {difference}\nagain: SEED={} cargo test --test store histories",
+                    history.seed
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn apply_equals_the_model_on_random_histories() {
+    let server = Server::start(&[]);
+    let client = redis::Client::open(server.url()).expect("a client");
+    let mut connection = client.get_connection().expect("a connection");
+    let mut load = redis::cmd("SCRIPT");
+    let hash: String = load
+        .arg("LOAD")
+        .arg(script())
+        .query(&mut connection)
+        .expect("a hash");
+    let number = |name: &str| {
+        env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    if let Some(seed) = number("SEED") {
+        return run(&mut connection, seed..=seed, &hash);
+    }
+    let last = number("HISTORIES").unwrap_or(HISTORIES);
+    for first in (0..last).step_by(TOGETHER as usize) {
+        run(&mut connection, first..last.min(first + TOGETHER), &hash);
+        // What is over makes room.
+        let _: () = redis::cmd("FLUSHDB")
+            .query(&mut connection)
+            .expect("flushed");
+    }
+}
