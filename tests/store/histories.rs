@@ -4,7 +4,7 @@
 //! says is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.
 
 use std::collections::HashMap;
-use std::env;
+use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
 use tidegate::pure::sync::{Call, Delta, Family, Lane, News, StoreKey, Terms};
@@ -376,31 +376,43 @@ fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, hash: &str
     }
 }
 
+/// A connection to a database of its own, and the script's hash there.
+fn connect(server: &Server, database: u64) -> (Connection, String) {
+    let url = format!("{}/{database}", server.url());
+    let client = redis::Client::open(url).expect("a client");
+    let mut connection = client.get_connection().expect("a connection");
+    let mut load = redis::cmd("SCRIPT");
+    let hash = load.arg("LOAD").arg(script()).query(&mut connection);
+    (connection, hash.expect("a hash"))
+}
+
 #[test]
 fn apply_equals_the_model_on_random_histories() {
     let server = Server::start(&[]);
-    let client = redis::Client::open(server.url()).expect("a client");
-    let mut connection = client.get_connection().expect("a connection");
-    let mut load = redis::cmd("SCRIPT");
-    let hash: String = load
-        .arg("LOAD")
-        .arg(script())
-        .query(&mut connection)
-        .expect("a hash");
     let number = |name: &str| {
         env::var(name)
             .ok()
             .and_then(|text| text.parse::<u64>().ok())
     };
     if let Some(seed) = number("SEED") {
+        let (mut connection, hash) = connect(&server, 0);
         return run(&mut connection, seed..=seed, &hash);
     }
     let last = number("HISTORIES").unwrap_or(HISTORIES);
-    for first in (0..last).step_by(TOGETHER as usize) {
-        run(&mut connection, first..last.min(first + TOGETHER), &hash);
-        // What is over makes room.
-        let _: () = redis::cmd("FLUSHDB")
-            .query(&mut connection)
-            .expect("flushed");
-    }
+    // Two at a time: while the server works for one, the other checks.
+    thread::scope(|scope| {
+        for worker in 0..2 {
+            let (mut connection, hash) = connect(&server, worker);
+            scope.spawn(move || {
+                let firsts = (worker * TOGETHER..last).step_by(2 * TOGETHER as usize);
+                for first in firsts {
+                    run(&mut connection, first..last.min(first + TOGETHER), &hash);
+                    // What is over makes room.
+                    let _: () = redis::cmd("FLUSHDB")
+                        .query(&mut connection)
+                        .expect("flushed");
+                }
+            });
+        }
+    });
 }
