@@ -119,6 +119,8 @@ impl ErrorKind {
         match error.kind() {
             Redis::Server(ServerErrorKind::NoPerm) => Self::NoPermission,
             Redis::AuthenticationFailed => Self::NoAuth,
+            // The library takes an answer that breaks off for one that is wrong.
+            Redis::Parse if error.to_string().contains("end of input") => Self::Cut,
             Redis::Parse | Redis::UnexpectedReturnType | Redis::RESP3NotSupported => Self::Protocol,
             Redis::Io if error.is_timeout() => Self::Timeout,
             Redis::Io => Self::Cut,
@@ -219,12 +221,20 @@ impl StoreError {
     }
 }
 
+/// The beginning of `text`, in one line.
 fn bounded(text: &str) -> String {
-    let mut end = text.len().min(TEXT_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end = end.saturating_sub(1);
+    let mut kept = String::new();
+    for character in text.trim_end().chars() {
+        if kept.len().saturating_add(character.len_utf8()) > TEXT_BYTES_MAX {
+            break;
+        }
+        kept.push(if character.is_control() {
+            ' '
+        } else {
+            character
+        });
     }
-    text.get(..end).unwrap_or_default().to_owned()
+    kept
 }
 
 #[cfg(test)]
@@ -246,6 +256,7 @@ mod tests {
         let text = "é".repeat(TEXT_BYTES_MAX);
         assert_eq!(bounded(&text).len(), TEXT_BYTES_MAX);
         assert_eq!(bounded(&format!("x{text}")).len(), TEXT_BYTES_MAX - 1);
+        assert_eq!(bounded("two\nlines\n"), "two lines");
     }
 
     #[test]

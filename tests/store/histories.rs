@@ -297,59 +297,57 @@ fn terms(random: &mut Random, family: Family) -> Terms {
 }
 
 fn check(expected: &Expected, value: &Value) -> Result<(), String> {
-    let same = |equal: bool, found: String| {
-        if equal {
-            Ok(())
-        } else {
-            Err(format!("expected {expected:?}\nfound {found}"))
-        }
-    };
-    match expected {
-        Expected::Anything => Ok(()),
+    let found = match expected {
+        Expected::Anything => return Ok(()),
         Expected::Reply(call, reply) => match codec::reply(value, call) {
-            Ok(found) => same(found == *reply, format!("{found:?}")),
-            Err(error) => Err(format!("{error:?} for {value:?}")),
+            Ok(found) if found == *reply => return Ok(()),
+            found => format!("{found:?}"),
         },
         Expected::News(news) => {
-            let Value::Array(messages) = value else {
-                return Err(format!("{value:?}"));
-            };
-            let bytes = |message: &Value| match message {
-                Value::BulkString(bytes) => bytes.clone(),
-                other => panic!("{other:?}"),
-            };
-            let found: Vec<News> = messages
-                .iter()
-                .flat_map(|message| codec::news(&bytes(message)).collect::<Vec<_>>())
-                .collect();
-            same(found == *news, format!("{found:?}"))
+            let messages = strings(value).ok_or("no list")?;
+            let found = messages.into_iter().flatten().flat_map(codec::news);
+            let found: Vec<News> = found.collect();
+            if found == *news {
+                return Ok(());
+            }
+            format!("{found:?}")
         }
+        // A value of another type reads as none.
         Expected::Key(family, kept) => {
-            let found = single(value).map(|bytes| Kept::of_bytes(*family, bytes));
-            // A value of another type reads as none.
-            same(
-                found == *kept || (found.is_none() && *kept == Some(Kept::Poison)),
-                format!("{found:?}"),
-            )
+            match single(value).map(|bytes| Kept::of_bytes(*family, bytes)) {
+                None if matches!(kept, None | Some(Kept::Poison)) => return Ok(()),
+                found if found == *kept => return Ok(()),
+                found => format!("{found:?}"),
+            }
         }
-        Expected::Record(kept) => {
-            let found = single(value).map(KeptRecord::of_bytes);
-            same(
-                found == *kept || (found.is_none() && *kept == Some(KeptRecord::Poison)),
-                format!("{found:?}"),
-            )
-        }
+        Expected::Record(kept) => match single(value).map(KeptRecord::of_bytes) {
+            None if matches!(kept, None | Some(KeptRecord::Poison)) => return Ok(()),
+            found if found == *kept => return Ok(()),
+            found => format!("{found:?}"),
+        },
+    };
+    Err(format!("expected {expected:?}\nfound {found}"))
+}
+
+/// The items of a list of strings.
+fn strings(value: &Value) -> Option<Vec<Option<&[u8]>>> {
+    let Value::Array(values) = value else {
+        return None;
+    };
+    Some(values.iter().map(string).collect())
+}
+
+fn string(value: &Value) -> Option<&[u8]> {
+    if let Value::BulkString(bytes) = value {
+        Some(bytes)
+    } else {
+        None
     }
 }
 
+/// The only item of a list, unless it is none.
 fn single(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::Array(values) => match values.as_slice() {
-            [Value::BulkString(bytes)] => Some(bytes),
-            _ => None,
-        },
-        _ => None,
-    }
+    strings(value)?.first().copied().flatten()
 }
 
 fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, hash: &str) {

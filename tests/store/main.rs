@@ -1,4 +1,13 @@
 //! The store against a real server: what the scripts do, what a pod may ask, and what becomes of every failure.
+//!
+//! `histories.rs`: the script that books batches equals `model.rs`. `asks.rs`: the rest of what a pod may ask.
+//! `failures.rs`: what goes wrong has a name, and does so in time.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "../redis/server.rs"]
 #[expect(
@@ -7,6 +16,10 @@
 )]
 mod server;
 
+mod asks;
+mod failures;
 mod histories;
 mod model;
 mod random;
+mod scripted;
+mod world;

@@ -1,0 +1,371 @@
+//! What a pod may ask of the store, one claim per test.
+
+use std::time::Duration;
+
+use tidegate::pure::sync::{
+    Beat, Beaten, Family, Lane, News, NewsKind, StoreKey, Take, Terms, Told,
+};
+use tidegate::pure::{Cells, Span};
+use tidegate::sync::{ErrorKind, Store};
+use tokio::sync::mpsc;
+
+use crate::server::Server;
+use crate::world::{call, counts, delta, key, per_day, per_second, run, seconds, store_at};
+
+const ALICE: u128 = 0x10;
+
+#[test]
+fn a_batch_is_booked_once() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
+    run(async {
+        let first = store.apply(&batch).await.unwrap();
+        assert!(first.applied);
+        assert_eq!(
+            (first.sequence, first.gross.get(), seconds(first.told[0])),
+            (1, 60, 60)
+        );
+        let again = store.apply(&batch).await.unwrap();
+        assert!(!again.applied);
+        assert_eq!(
+            (again.sequence, again.gross.get(), seconds(again.told[0])),
+            (1, 60, 60)
+        );
+        let other = store_at(&server.url(), 2).apply(&batch).await.unwrap();
+        assert_eq!(
+            (other.applied, other.gross.get(), seconds(other.told[0])),
+            (true, 60, 120)
+        );
+    });
+}
+
+#[test]
+fn a_call_without_keys_tells_the_sequence() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let lane = Lane::new(5);
+    run(async {
+        assert_eq!(
+            store.apply(&call(lane, 0, vec![])).await.unwrap().sequence,
+            1
+        );
+        let behind = store.apply(&call(lane, 7, vec![])).await.unwrap();
+        assert_eq!((behind.applied, behind.sequence), (false, 1));
+    });
+}
+
+#[test]
+fn reading_changes_nothing() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    let terms = per_second(1, 100);
+    run(async {
+        assert_eq!(seconds(store.read(alice, terms).await.unwrap()), 0);
+        assert_eq!(server.cli(&["DBSIZE"]), "0");
+        let batch = call(alice.lane(), 0, vec![delta(alice, terms, 60)]);
+        store.apply(&batch).await.unwrap();
+        assert_eq!(seconds(store.read(alice, terms).await.unwrap()), 60);
+        // On another scale half full is half full.
+        assert_eq!(
+            seconds(store.read(alice, per_second(1, 200)).await.unwrap()),
+            120
+        );
+        assert_eq!(server.cli(&["DBSIZE"]), "2");
+    });
+}
+
+#[test]
+fn values_do_not_outlive_their_use() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
+    run(store.apply(&batch)).unwrap();
+    let left = |pattern: &str| {
+        let name = server.cli(&["KEYS", pattern]);
+        server.cli(&["PTTL", &name]).parse::<u64>().unwrap()
+    };
+    assert!((75_000..=80_000).contains(&left("*:l:*")));
+    assert!((3_595_000..=3_600_000).contains(&left("*:seq:*")));
+}
+
+async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, Told) {
+    let take = Take {
+        key,
+        terms,
+        cost: Cells::new(cost),
+    };
+    let taken = store.take(&take).await.unwrap();
+    (taken.taken, taken.told)
+}
+
+#[test]
+fn a_bucket_is_taken_from_until_it_is_full() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    // One cell an hour: nothing returns meanwhile.
+    let hour = Span::seconds(3_600);
+    let capacity = hour.times(Cells::new(10));
+    let terms = Terms::Level {
+        interval: hour,
+        capacity,
+        debt_max: capacity,
+    };
+    run(async {
+        assert!(take(&store, alice, terms, 7).await.0);
+        let (taken, told) = take(&store, alice, terms, 4).await;
+        assert!(!taken);
+        assert_eq!(seconds(told).div_ceil(3_600), 7);
+        assert!(take(&store, alice, terms, 3).await.0);
+        let three = Take {
+            key: alice,
+            terms,
+            cost: Cells::new(3),
+        };
+        store.give_back(&three).await.unwrap();
+        assert!(!take(&store, alice, terms, 4).await.0);
+        assert!(take(&store, alice, terms, 3).await.0);
+        // The books have what was taken, and the sequence is still that of no batch.
+        let books = store.apply(&call(alice.lane(), 9, vec![])).await.unwrap();
+        assert_eq!((books.sequence, books.gross.get()), (0, 10));
+    });
+}
+
+#[test]
+fn a_window_is_taken_from_until_it_is_full() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Window, ALICE);
+    run(async {
+        assert!(take(&store, alice, per_day(10, false), 7).await.0);
+        let (taken, told) = take(&store, alice, per_day(10, false), 4).await;
+        assert_eq!((taken, counts(told)), (false, (7, 0)));
+        assert!(take(&store, alice, per_day(10, false), 3).await.0);
+        let three = Take {
+            key: alice,
+            terms: per_day(10, false),
+            cost: Cells::new(3),
+        };
+        store.give_back(&three).await.unwrap();
+        assert_eq!(
+            counts(store.read(alice, per_day(10, false)).await.unwrap()),
+            (7, 0)
+        );
+    });
+}
+
+#[test]
+fn the_window_before_counts_where_it_is_in_sight() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Window, ALICE);
+    let terms = per_day(1_000, true);
+    let Terms::Window { window, .. } = terms else {
+        panic!("a window")
+    };
+    let mut before = delta(alice, terms, 900_000_000);
+    before.age = window;
+    run(async {
+        let told = store
+            .apply(&call(alice.lane(), 0, vec![before]))
+            .await
+            .unwrap()
+            .told[0];
+        assert_eq!(counts(told), (0, 900_000_000));
+        assert!(!take(&store, alice, terms, 1_000).await.0);
+        assert!(take(&store, alice, per_day(1_000, false), 1_000).await.0);
+    });
+}
+
+#[test]
+fn a_poisoned_value_is_repaired() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    let name = format!("tidegate:v1:{{16}}:l:{:016x}:{ALICE:032x}", 7);
+    server.cli(&["RPUSH", &name, "x"]);
+    run(async {
+        assert!(take(&store, alice, per_second(1, 10), 1).await.0);
+        assert_eq!(server.cli(&["TYPE", &name]), "string");
+        server.cli(&["SET", &name, "x"]);
+        let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 10), 1)]);
+        assert_eq!(store.apply(&batch).await.unwrap().repaired, 1);
+        for name in ["pods", "resets", "reset_count"] {
+            let name = format!("tidegate:v1:{{0}}:{name}");
+            server.cli(&["SADD", &name, "x"]);
+        }
+        let beaten = store.beat(&beat(0, false)).await.unwrap();
+        assert_eq!(
+            beaten,
+            Beaten {
+                pods: 1,
+                resets: 0,
+                reset_keys: vec![]
+            }
+        );
+        server.cli(&["SET", "tidegate:v1:{0}:reset_count", "x"]);
+        store.reset(alice).await.unwrap();
+        assert_eq!(store.beat(&beat(0, false)).await.unwrap().resets, 1);
+    });
+}
+
+fn beat(resets_seen: u64, leaving: bool) -> Beat {
+    Beat {
+        expiry: Span::seconds(600),
+        resets_seen,
+        leaving,
+    }
+}
+
+#[test]
+fn pods_are_counted_until_they_leave_or_fall_silent() {
+    let server = Server::start(&[]);
+    let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
+    run(async {
+        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 1);
+        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 1);
+        assert_eq!(two.beat(&beat(0, false)).await.unwrap().pods, 2);
+        assert_eq!(one.beat(&beat(0, true)).await.unwrap().pods, 1);
+        // One that last spoke at the epoch, and one from the future.
+        let pods = "tidegate:v1:{0}:pods";
+        server.cli(&["ZADD", pods, "1000", "old", "9000000000000", "new"]);
+        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 2);
+        assert!(server.cli(&["PTTL", pods]).parse::<u64>().unwrap() <= 600_000);
+    });
+}
+
+#[test]
+fn a_reset_is_told_to_those_who_ask_later() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let keys = [
+        key(Family::Level, 0x10),
+        key(Family::Window, 0x21),
+        key(Family::Carried, 0x32),
+    ];
+    run(async {
+        let batch = call(
+            keys[0].lane(),
+            0,
+            vec![delta(keys[0], per_second(1, 100), 60)],
+        );
+        store.apply(&batch).await.unwrap();
+        for key in keys {
+            store.reset(key).await.unwrap();
+        }
+        assert_eq!(
+            seconds(store.read(keys[0], per_second(1, 100)).await.unwrap()),
+            0
+        );
+        let all = store.beat(&beat(0, false)).await.unwrap();
+        assert_eq!((all.resets, all.reset_keys), (3, keys.to_vec()));
+        let last = store.beat(&beat(2, false)).await.unwrap();
+        assert_eq!(last.reset_keys, keys[2..]);
+        assert_eq!(store.beat(&beat(3, false)).await.unwrap().reset_keys, []);
+        // A pod that has seen another store hears of all.
+        assert_eq!(store.beat(&beat(9, false)).await.unwrap().reset_keys, keys);
+    });
+}
+
+#[test]
+fn a_script_is_loaded_when_it_is_gone() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    run(async {
+        for previous in 0..3 {
+            let reply = store
+                .apply(&call(Lane::new(1), previous, vec![]))
+                .await
+                .unwrap();
+            assert!(reply.applied);
+            server.cli(&["SCRIPT", "FLUSH"]);
+        }
+    });
+}
+
+#[test]
+fn news_is_heard_by_every_pod() {
+    let mut server = Server::start(&[]);
+    let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
+    let (alice, window) = (key(Family::Level, ALICE), key(Family::Window, ALICE));
+    let mut full = delta(alice, per_second(1, 100), 150);
+    full.live = true;
+    run(async {
+        let (sender, mut news) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            two.listen(move |news| {
+                let _ = sender.send(news);
+            })
+            .await
+        });
+        subscribed(&server).await;
+        let deltas = vec![full, delta(window, per_day(5, false), 5)];
+        one.apply(&call(alice.lane(), 0, deltas)).await.unwrap();
+        one.reset(alice).await.unwrap();
+        let live = NewsKind::Live(Span::seconds(10));
+        assert_eq!(
+            hear(&mut news).await,
+            News {
+                key: alice,
+                kind: live
+            }
+        );
+        let told = hear(&mut news).await;
+        assert_eq!(
+            told,
+            News {
+                key: alice,
+                kind: NewsKind::Full(Span::seconds(150))
+            }
+        );
+        let told = hear(&mut news).await;
+        assert!(told.key == window && matches!(told.kind, NewsKind::Full(_)));
+        assert_eq!(
+            hear(&mut news).await,
+            News {
+                key: alice,
+                kind: NewsKind::Reset
+            }
+        );
+        // What others say there is passed over, and a new server is found.
+        server.cli(&["PUBLISH", "tidegate:v1:news", "good morning"]);
+        server.restart();
+        subscribed(&server).await;
+        // The first call meets the connection of before.
+        let cut = one.reset(window).await.unwrap_err();
+        assert_eq!(cut.kind, ErrorKind::Cut);
+        one.reset(window).await.unwrap();
+        assert_eq!(
+            hear(&mut news).await,
+            News {
+                key: window,
+                kind: NewsKind::Reset
+            }
+        );
+    });
+}
+
+async fn hear(news: &mut mpsc::UnboundedReceiver<News>) -> News {
+    let heard = tokio::time::timeout(Duration::from_secs(20), news.recv());
+    heard.await.expect("news in time").expect("news")
+}
+
+/// Waits until somebody listens.
+async fn subscribed(server: &Server) {
+    let listens = || {
+        server
+            .cli(&["PUBSUB", "NUMSUB", "tidegate:v1:news"])
+            .ends_with('1')
+    };
+    for _ in 0..2_000 {
+        if listens() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody listens");
+}
