@@ -21,6 +21,7 @@ use crate::doors::http::Http;
 use crate::engine::{Engine, FleetKey, Setup};
 use crate::pure::Rule;
 use crate::reload::{Handle, Reloader, Variables};
+use crate::sync::{Driver, StartError};
 use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
 use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener};
 
@@ -30,6 +31,9 @@ const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 const TURNS_PER_HALF_MINUTE: u64 = 30;
 /// Connections of the metrics and the admin listeners, each.
 const PAGES_CONNECTIONS_MAX: usize = 64;
+
+/// The least time that pending cells are given at the end.
+const DRAIN_ROUNDS_MIN: Duration = Duration::from_millis(500);
 
 /// Rules that are told one by one at the start.
 const RULES_GREETED_MAX: usize = 20;
@@ -54,6 +58,9 @@ pub enum DaemonError {
     /// The token file is empty.
     #[error("the admin token in {0} is empty")]
     EmptyToken(PathBuf),
+    /// The store cannot be used at all.
+    #[error(transparent)]
+    Store(#[from] StartError),
     /// The system refuses signals or threads.
     #[error("set up the process")]
     Process(#[from] std::io::Error),
@@ -92,6 +99,7 @@ struct Daemon {
     doors: Vec<JoinHandle<()>>,
     permits: Arc<Semaphore>,
     connections_max: usize,
+    rounds: Option<Driver>,
 }
 
 /// What was opened.
@@ -176,6 +184,14 @@ impl Daemon {
             config.pod_id.clone(),
             configuration(&config, &engine),
         ));
+        let incarnation = u128::from(random()) << 64 | u128::from(random());
+        let rounds = match &config.store {
+            Some(store) => {
+                let told = (Arc::clone(&engine), Arc::clone(&telemetry));
+                Some(Driver::start(&config, store, incarnation, told)?)
+            }
+            None => None,
+        };
         let (switch, drain) = Drain::new();
         let permits = Arc::new(Semaphore::new(config.bounds.connections_max));
         let shared = Shared {
@@ -199,7 +215,10 @@ impl Daemon {
         }
         .start()?;
         status.set_ready(true);
-        info!(rules, pod, "ready, limiting alone (no store)");
+        match &rounds {
+            Some(_) => info!(rules, pod, "ready, one limit with the fleet"),
+            None => info!(rules, pod, "ready, limiting alone (no store)"),
+        }
         Ok(Self {
             telemetry,
             status,
@@ -209,6 +228,7 @@ impl Daemon {
             doors,
             permits,
             connections_max,
+            rounds,
         })
     }
 
@@ -230,9 +250,17 @@ impl Daemon {
             let _ = door.await;
         }
         let connections = u32::try_from(self.connections_max).unwrap_or(u32::MAX);
-        match tokio::time::timeout(self.drain_max, self.permits.acquire_many(connections)).await {
-            Ok(_) => info!("stopped"),
-            Err(_) => warn!("stopped with connections still open"),
+        let begun = Clock::get().moment().now;
+        let idle = self.permits.acquire_many(connections);
+        let all_closed = tokio::time::timeout(self.drain_max, idle).await.is_ok();
+        if let Some(rounds) = self.rounds {
+            // Even if connections took all the time there was, what is pending is worth a moment.
+            let left = self.drain_max.saturating_sub(Clock::get().since(begun));
+            rounds.stop(left.max(DRAIN_ROUNDS_MIN)).await;
+        }
+        match all_closed {
+            true => info!("stopped"),
+            false => warn!("stopped with connections still open"),
         }
         self.reloader.stop();
     }
@@ -246,14 +274,17 @@ fn setup(config: &Config) -> Result<Setup, DaemonError> {
         },
         None => FleetKey::derived(b"tidegate"),
     };
-    // The standard library seeds every hash map with fresh random numbers; these are two of them.
-    let seed = || RandomState::new().build_hasher().finish();
     Ok(Setup {
         keys_max: config.bounds.keys_max,
         fleet,
-        seeds: [seed(), seed()],
-        reporting: false,
+        seeds: [random(), random()],
+        reporting: config.store.is_some(),
     })
+}
+
+/// An unguessable number: the standard library seeds every hash map with fresh ones.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 fn configuration(config: &Config, engine: &Engine) -> Configuration {

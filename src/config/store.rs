@@ -9,18 +9,12 @@ use super::settings::{Store, StoreUrl, Tls, Topology};
 
 /// The store, if the file or `REDIS_URL` names one.
 pub fn store(check: &mut Check<'_>, root: &Spot, raw: &Field<RawStore>) -> Option<Store> {
-    let store = if raw.found().is_some() {
+    if raw.found().is_some() {
         let (at, raw) = check.given(root, ("store", raw))?;
-        written(check, &at, raw).map(|store| (at, store))
-    } else {
-        let word = check.variable("REDIS_URL", "store.url")?;
-        let spot = Spot::file("REDIS_URL").field("store");
-        url(check, &word).map(|url| (spot, Store::at(url)))
-    };
-    let (at, store) = store?;
-    let text = "this version does not sync yet: this pod limits alone";
-    check.warn(&at, text);
-    Some(store)
+        return written(check, &at, raw);
+    }
+    let word = check.variable("REDIS_URL", "store.url")?;
+    url(check, &word).map(Store::at)
 }
 
 fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {

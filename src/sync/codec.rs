@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Family, Lane, News, NewsKind, Reply, StoreKey, Take, Taken, Terms,
-    Told,
+    Beat, Beaten, Call, Delta, Family, Lane, News, NewsKind, Reply, Share, StoreKey, Take, Taken,
+    Terms, Told,
 };
 use crate::pure::{Cells, Span};
 
@@ -122,6 +122,7 @@ impl Names {
             price,
             billed: take.cost,
             age: Span::ZERO,
+            share: Share::WHOLE,
             live: false,
         };
         let mut packed = Vec::new();

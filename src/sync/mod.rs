@@ -8,6 +8,7 @@ mod address;
 mod cluster;
 pub mod codec;
 mod connect;
+mod driver;
 mod error;
 mod listen;
 mod script;
@@ -15,5 +16,6 @@ mod sentinel;
 mod store;
 
 pub use connect::StoreSetupError;
+pub use driver::{Driver, StartError};
 pub use error::{ErrorKind, StoreError};
 pub use store::Store;

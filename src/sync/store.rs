@@ -18,7 +18,7 @@ use super::listen;
 use super::script::{self, Script};
 use crate::config::{self, Topology};
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Lane, News, Reply, StoreKey, Take, Taken, Terms, Told,
+    Beat, Beaten, Call, Delta, Lane, News, Reply, Share, StoreKey, Take, Taken, Terms, Told,
 };
 use crate::pure::{Cells, Span};
 
@@ -116,6 +116,7 @@ impl Store {
             price: Span::ZERO,
             billed: Cells::ZERO,
             age: Span::ZERO,
+            share: Share::WHOLE,
             live: false,
         };
         let call = Call {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use tidegate::pure::sync::{Call, Delta, Family, Lane, News, StoreKey, Terms};
+use tidegate::pure::sync::{Call, Delta, Family, Lane, News, Share, StoreKey, Terms};
 use tidegate::pure::{Cells, Span};
 use tidegate::sync::codec::{self, Names};
 
@@ -204,6 +204,7 @@ impl History {
             price: Span::nanos(price),
             billed: Cells::new(billed),
             age: Span::nanos(age),
+            share: Share::WHOLE,
             live: self.random.below(3) == 0,
         }
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use tidegate::config::check_text;
-use tidegate::pure::sync::{Call, Delta, Family, Lane, StoreKey, Terms, Told};
+use tidegate::pure::sync::{Call, Delta, Family, Lane, Share, StoreKey, Terms, Told};
 use tidegate::pure::{Cells, Span};
 use tidegate::sync::Store;
 
@@ -77,6 +77,7 @@ pub fn delta(key: StoreKey, terms: Terms, cells: u64) -> Delta {
         price,
         billed: cells,
         age: Span::ZERO,
+        share: Share::WHOLE,
         live: false,
     }
 }

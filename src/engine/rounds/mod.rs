@@ -190,12 +190,11 @@ impl Rounds {
         let due = self.due.first().map(|(at, _)| *at);
         let lanes = self.lanes.iter().enumerate();
         let lanes = lanes.filter_map(|(index, lane)| self.lane_opens(index, lane, now));
-        let beat = self.fleet.beat_at(now);
-        due.into_iter()
-            .chain(lanes)
-            .chain([beat])
-            .min()
-            .unwrap_or(now)
+        let reachable = self.is_reachable(Lane::new(0));
+        let beat = reachable.then(|| self.fleet.beat_at(now));
+        let all = due.into_iter().chain(lanes).chain(beat);
+        // Something is always looked at again: a probe, a sign of life.
+        all.min().unwrap_or_else(|| now.after(self.pace.interval))
     }
 
     /// The store answered.

@@ -33,7 +33,7 @@ const PARTITIONED_AFTER: u32 = 3;
 /// The first cool-down; each failed probe doubles it ...
 const COOL_DOWN: Span = Span::seconds(1);
 /// ... up to this.
-const COOL_DOWN_MAX: Span = Span::seconds(30);
+const COOL_DOWN_MAX: Span = Span::seconds(4);
 /// The wait after the first failure in a row; each further one doubles it ...
 const PACE: Span = Span::nanos(20_000_000);
 /// ... up to this.

@@ -1,0 +1,382 @@
+//! Drives the rounds: carries calls to the store and answers back, gives signs of life, listens to news, runs errands.
+//!
+//! It decides nothing: `engine/rounds` says what to send and is told what happened. It has a thread of its own, so that a
+//! large turn keeps no check waiting.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::connect::StoreSetupError;
+use super::error::StoreError;
+use super::store::Store;
+use crate::clock::Clock;
+use crate::config::{self, Config};
+use crate::engine::Engine;
+use crate::engine::errand::{Desk, Errand, Undone};
+use crate::engine::rounds::{Pace, Rounds, Trip, Turn};
+use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share};
+use crate::pure::{Nanos, Span};
+use crate::telemetry::Telemetry;
+
+/// Errands that wait to be taken.
+const ERRANDS_MAX: usize = 1_024;
+/// News that waits to be heard. What does not fit is lost, which costs accuracy until the next round.
+const NEWS_MAX: usize = 8_192;
+/// Pieces of news that are heard before the next turn.
+const NEWS_PER_TURN_MAX: usize = 512;
+/// The longest between two turns.
+const TURN_MAX: Span = Span::seconds(1);
+/// Timers here have a grain of a millisecond and ring late, never early. Less than half of it is not worth one.
+const GRAIN: Span = Span::nanos(500_000);
+
+/// Why the store cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Its settings are wrong in a way that only shows when they are used.
+    #[error("set up the store")]
+    Setup(#[from] StoreSetupError),
+    /// The system refuses a thread.
+    #[error("start the thread of the rounds")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The running rounds.
+#[derive(Debug)]
+pub struct Driver {
+    desk: Desk,
+    stop: oneshot::Sender<Duration>,
+    stopped: oneshot::Receiver<()>,
+}
+
+impl Driver {
+    /// Starts the rounds of this pod with the store of `config`.
+    pub fn start(
+        config: &Config,
+        store: &config::Store,
+        incarnation: u128,
+        (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
+    ) -> Result<Self, StartError> {
+        let store = Arc::new(Store::new(store, incarnation)?);
+        let pace = Pace {
+            interval: Span::nanos(
+                u64::try_from(config.sync.interval.as_nanos()).unwrap_or(u64::MAX),
+            ),
+            accuracy: Share::of((config.sync.accuracy * 65_536.0) as u64, 65_536),
+        };
+        let (leave, errands) = mpsc::channel(ERRANDS_MAX);
+        let desk =
+            Desk::new(move |errand| leave.try_send(errand).map_err(|full| full.into_inner()));
+        let (stop, asked_to_stop) = oneshot::channel();
+        let (ended, stopped) = oneshot::channel();
+        let keys_max = config.bounds.keys_max;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        thread::Builder::new()
+            .name("rounds".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    let running =
+                        Running::new(store, Rounds::new(pace, keys_max), engine, telemetry);
+                    running.run(errands, asked_to_stop).await;
+                });
+                let _ = ended.send(());
+            })?;
+        Ok(Self {
+            desk,
+            stop,
+            stopped,
+        })
+    }
+
+    /// Where errands to the store are left.
+    pub fn desk(&self) -> Desk {
+        self.desk.clone()
+    }
+
+    /// Tells what is pending, leaves the fleet, and ends; after `within` at the latest.
+    pub async fn stop(self, within: Duration) {
+        let _ = self.stop.send(within);
+        let _ = timeout(within, self.stopped).await;
+    }
+}
+
+/// What came back.
+enum Done {
+    Call {
+        lane: Lane,
+        sent: Nanos,
+        answer: Result<Reply, StoreError>,
+    },
+    Beat(Result<Beaten, StoreError>),
+    Errand(Option<StoreError>),
+}
+
+struct Running {
+    store: Arc<Store>,
+    rounds: Rounds,
+    engine: Arc<Engine>,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+    under_way: JoinSet<Done>,
+    random: RandomState,
+    shards: Vec<String>,
+    failing: bool,
+}
+
+impl Running {
+    fn new(
+        store: Arc<Store>,
+        rounds: Rounds,
+        engine: Arc<Engine>,
+        telemetry: Arc<Telemetry>,
+    ) -> Self {
+        Self {
+            store,
+            rounds,
+            engine,
+            telemetry,
+            clock: Clock::get(),
+            under_way: JoinSet::new(),
+            random: RandomState::new(),
+            shards: Vec::new(),
+            failing: false,
+        }
+    }
+
+    async fn run(
+        mut self,
+        mut errands: mpsc::Receiver<Errand>,
+        mut stop: oneshot::Receiver<Duration>,
+    ) {
+        let alarm = Arc::new(Notify::new());
+        let bell = Arc::clone(&alarm);
+        self.engine.set_alarm(Box::new(move || bell.notify_one()));
+        let mut news = self.listen();
+        self.know_shards();
+        let within = loop {
+            let wait = self.turn();
+            tokio::select! {
+                asked = &mut stop => break asked.unwrap_or_default(),
+                Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
+                    if let Ok(done) = done {
+                        self.done(done);
+                    }
+                }
+                Some(first) = news.recv() => self.hear(first, &mut news),
+                Some(errand) = errands.recv() => self.carry(errand),
+                () = alarm.notified() => {}
+                () = sleep(wait) => {}
+            }
+        };
+        if timeout(within, self.drain()).await.is_err() {
+            warn!("stopped with cells that the store has not confirmed");
+        }
+    }
+
+    /// Hears what other pods tell, in a task of its own.
+    fn listen(&self) -> mpsc::Receiver<News> {
+        let (tell, news) = mpsc::channel(NEWS_MAX);
+        let store = Arc::clone(&self.store);
+        tokio::spawn(async move {
+            // What does not fit is lost: it is never needed to be right.
+            let heard = |news| {
+                let _ = tell.try_send(news);
+            };
+            store.listen(heard).await
+        });
+        news
+    }
+
+    /// Sends what is to be sent, and says how long nothing has to be done.
+    fn turn(&mut self) -> Duration {
+        let moment = self.clock.moment();
+        let Turn { calls, beat } = self.rounds.turn(&self.engine, moment);
+        for call in calls {
+            self.send(call);
+        }
+        if let Some(beat) = beat {
+            let store = Arc::clone(&self.store);
+            self.under_way
+                .spawn(async move { Done::Beat(store.beat(&beat).await) });
+        }
+        let next = self.rounds.next_turn(moment.now);
+        let wait = next.since(moment.now).min(TURN_MAX);
+        Duration::from_nanos(wait.less(GRAIN).get())
+    }
+
+    fn send(&mut self, call: Call) {
+        let (store, clock) = (Arc::clone(&self.store), self.clock);
+        self.under_way.spawn(async move {
+            let sent = clock.moment().now;
+            Done::Call {
+                lane: call.lane,
+                sent,
+                answer: store.apply(&call).await,
+            }
+        });
+    }
+
+    fn done(&mut self, done: Done) {
+        let moment = self.clock.moment();
+        let jitter = self.random.build_hasher().finish() ^ moment.now.get();
+        let failure = match done {
+            Done::Call {
+                lane,
+                sent,
+                answer: Ok(reply),
+            } => {
+                let took = Duration::from_nanos(moment.now.since(sent).get());
+                self.telemetry.sync_round.record(took);
+                let trip = Trip { sent, back: moment };
+                self.rounds.answered(&self.engine, lane, &reply, trip);
+                None
+            }
+            Done::Call {
+                lane,
+                answer: Err(error),
+                ..
+            } => {
+                self.rounds.failed(&self.engine, lane, moment.now, jitter);
+                Some(error)
+            }
+            Done::Beat(Ok(beaten)) => {
+                self.rounds.beaten(&self.engine, &beaten, moment);
+                None
+            }
+            Done::Beat(Err(error)) => {
+                self.rounds.unbeaten(&self.engine, moment.now, jitter);
+                Some(error)
+            }
+            Done::Errand(None) => return,
+            Done::Errand(Some(error)) => {
+                self.telemetry.redis_error(error.kind.name());
+                return;
+            }
+        };
+        self.note(failure.as_ref());
+    }
+
+    /// Counts a failure, and says once that the store is gone and once that it is back.
+    fn note(&mut self, failure: Option<&StoreError>) {
+        let partitioned = Lane::all().any(|lane| !self.rounds.is_reachable(lane));
+        if let Some(error) = failure {
+            self.telemetry.redis_error(error.kind.name());
+        }
+        match (self.failing, partitioned) {
+            (false, true) => {
+                let error = failure.map(ToString::to_string).unwrap_or_default();
+                warn!(
+                    error,
+                    "the store cannot be told: rules go by their on_store_error"
+                );
+            }
+            (true, false) => info!("the store can be told again"),
+            (false, false) | (true, true) => {}
+        }
+        self.failing = partitioned;
+        self.know_shards();
+    }
+
+    fn hear(&mut self, first: News, news: &mut mpsc::Receiver<News>) {
+        let moment = self.clock.moment();
+        self.rounds.heard(&self.engine, first, moment);
+        for _ in 1..NEWS_PER_TURN_MAX {
+            match news.try_recv() {
+                Ok(next) => self.rounds.heard(&self.engine, next, moment),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn carry(&mut self, errand: Errand) {
+        let store = Arc::clone(&self.store);
+        match errand {
+            Errand::Take(take, report) => {
+                if !self.rounds.is_reachable(take.key.lane()) {
+                    report(Err(Undone));
+                    return;
+                }
+                self.under_way.spawn(async move {
+                    match store.take(&take).await {
+                        Ok(taken) => {
+                            let unwanted = !report(Ok(taken)) && taken.taken;
+                            Done::Errand(match unwanted {
+                                true => store.give_back(&take).await.err(),
+                                false => None,
+                            })
+                        }
+                        Err(error) => {
+                            report(Err(Undone));
+                            Done::Errand(Some(error))
+                        }
+                    }
+                });
+            }
+            Errand::GiveBack(take) => {
+                self.under_way
+                    .spawn(async move { Done::Errand(store.give_back(&take).await.err()) });
+            }
+            Errand::Read(key, terms, report) => {
+                self.under_way.spawn(async move {
+                    let (told, error) = parted(store.read(key, terms).await);
+                    report(told);
+                    Done::Errand(error)
+                });
+            }
+            Errand::Reset(key, report) => {
+                self.under_way.spawn(async move {
+                    let (done, error) = parted(store.reset(key).await);
+                    report(done);
+                    Done::Errand(error)
+                });
+            }
+        }
+    }
+
+    /// Which shard has which lane may have changed.
+    fn know_shards(&mut self) {
+        let shards = self.store.shards();
+        self.rounds
+            .set_shards(|lane| self.store.shard_of(lane), shards.len());
+        if shards != self.shards {
+            self.telemetry.set_shards(shards.clone());
+            self.shards = shards;
+        }
+    }
+
+    /// Tells what is pending and leaves the fleet.
+    async fn drain(&mut self) {
+        self.rounds.drain(&self.engine, self.clock.moment());
+        loop {
+            let wait = self.turn();
+            let reachable = Lane::all().all(|lane| self.rounds.is_reachable(lane));
+            if self.under_way.is_empty() && (self.rounds.is_settled() || !reachable) {
+                return;
+            }
+            tokio::select! {
+                Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
+                    if let Ok(done) = done {
+                        self.done(done);
+                    }
+                }
+                () = sleep(wait) => {}
+            }
+        }
+    }
+}
+
+fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, Undone>, Option<StoreError>) {
+    match ended {
+        Ok(done) => (Ok(done), None),
+        Err(error) => (Err(Undone), Some(error)),
+    }
+}

@@ -1,0 +1,13 @@
+//! Engines and their rounds against the store's model, under a clock that the test owns: a fleet in one thread.
+//!
+//! `world.rs` runs it, `accuracy.rs` says how far off a fleet is, `books.rs` that no cell is lost or doubled.
+#![expect(
+    clippy::expect_used,
+    reason = "a test that expects too much fails, as it should"
+)]
+
+mod accuracy;
+#[path = "../store/model.rs"]
+#[expect(dead_code, reason = "the histories use the rest")]
+mod model;
+mod world;
