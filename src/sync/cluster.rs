@@ -107,6 +107,13 @@ impl Map {
     }
 }
 
+/// How often the map was asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Refreshes {
+    begun: u64,
+    ended: u64,
+}
+
 /// A cluster.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -116,8 +123,7 @@ pub(super) struct Cluster {
     /// Held while the map is changed.
     changing: Mutex<()>,
     changed: watch::Sender<u64>,
-    /// Held by whoever asks for the map.
-    asking: tokio::sync::Mutex<()>,
+    refreshes: watch::Sender<Refreshes>,
     /// When it was last asked for, on the clock's line.
     asked_at: AtomicU64,
 }
@@ -136,7 +142,7 @@ impl Cluster {
             map: ArcSwap::from_pointee(map),
             changing: Mutex::new(()),
             changed: watch::Sender::new(0),
-            asking: tokio::sync::Mutex::new(()),
+            refreshes: watch::Sender::new(Refreshes::default()),
             asked_at: AtomicU64::new(0),
         }
     }
@@ -224,12 +230,12 @@ impl Cluster {
         if let Some(node) = self.map.load().node(lane) {
             return Ok(Arc::clone(node));
         }
-        {
-            let _alone = self.asking.lock().await;
-            if self.map.load().node(lane).is_none() && self.may_refresh() {
-                self.refresh().await;
-            }
-        }
+        let mut refreshes = self.refreshes.subscribe();
+        self.refresh_soon();
+        // Not for ever: the caller's time is bounded. At once, if it was asked for just now and in vain.
+        let _ = refreshes
+            .wait_for(|refreshes| refreshes.begun == refreshes.ended)
+            .await;
         let map = self.map.load();
         let words = "no server of the cluster has told who has this lane";
         map.node(lane)
@@ -283,10 +289,14 @@ impl Cluster {
     /// Asks for the map beside the calls, unless that was done just now.
     pub(super) fn refresh_soon(self: &Arc<Self>) {
         if self.may_refresh() {
+            self.refreshes
+                .send_modify(|refreshes| refreshes.begun = refreshes.begun.wrapping_add(1));
             let cluster = Arc::clone(self);
             tokio::spawn(async move {
-                let _alone = cluster.asking.lock().await;
                 cluster.refresh().await;
+                let refreshes = &cluster.refreshes;
+                refreshes
+                    .send_modify(|refreshes| refreshes.ended = refreshes.ended.wrapping_add(1));
             });
         }
     }
