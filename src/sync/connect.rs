@@ -8,6 +8,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -284,8 +285,10 @@ pub(super) struct Node {
     pub(super) place: Place,
     pub(super) connector: Arc<Connector>,
     current: ArcSwapOption<Link>,
-    /// Held by whoever connects, so that only one does.
-    connecting: Mutex<()>,
+    /// Held by whoever connects, so that only one does; and why the last attempt failed.
+    connecting: Mutex<Option<StoreError>>,
+    /// Attempts that ended.
+    attempts: AtomicU64,
 }
 
 impl fmt::Debug for Node {
@@ -300,7 +303,8 @@ impl Node {
             place,
             connector,
             current: ArcSwapOption::empty(),
-            connecting: Mutex::new(()),
+            connecting: Mutex::new(None),
+            attempts: AtomicU64::new(0),
         }
     }
 
@@ -308,17 +312,33 @@ impl Node {
         if let Some(link) = self.current.load_full() {
             return Ok(link);
         }
-        let _alone = self.connecting.lock().await;
+        // Ordering: Relaxed. It is written under the lock; read before it, an older value only costs an attempt.
+        let before = self.attempts.load(Ordering::Relaxed);
+        let mut failure = self.connecting.lock().await;
         if let Some(link) = self.current.load_full() {
             return Ok(link);
         }
-        let link = Arc::new(
-            self.place
-                .open(&self.connector, Purpose::Calls, None)
-                .await?,
-        );
-        self.current.store(Some(Arc::clone(&link)));
-        Ok(link)
+        // Who waited for an attempt shares its end: a crowd does not knock one by one.
+        if let Some(failure) = failure
+            .as_ref()
+            .filter(|_| self.attempts.load(Ordering::Relaxed) != before)
+        {
+            return Err(failure.clone());
+        }
+        let opened = self.place.open(&self.connector, Purpose::Calls, None).await;
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        match opened {
+            Ok(link) => {
+                let link = Arc::new(link);
+                self.current.store(Some(Arc::clone(&link)));
+                *failure = None;
+                Ok(link)
+            }
+            Err(error) => {
+                *failure = Some(error.clone());
+                Err(error)
+            }
+        }
     }
 
     /// Drops the connection, whichever it is.
