@@ -214,6 +214,9 @@ impl Cluster {
         }
         match (error.kind, self.elsewhere(&node, &error)) {
             (ErrorKind::Moved, Some(address)) => self.moved(lane, &address).ask(command).await,
+            (ErrorKind::Ask, Some(address)) => {
+                self.node_at(&address).ask_asking(command.clone()).await
+            }
             (_, _) => Err(error),
         }
     }

@@ -191,6 +191,8 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
 
 /// An address that holds the certificates, checked by the library.
 fn certified(tls: &Tls) -> Result<ConnectionAddr, StoreSetupError> {
+    // Another dependency may bring a second provider, and then none would be the default. A failure says there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = match &tls.ca_file {
         Some(path) => Some(read("tls.ca_file", path)?),
         None => None,
@@ -388,17 +390,21 @@ impl Node {
         }
     }
 
-    /// What a script answers on a server that is being given the lane.
+    /// What it answers to a command on a lane that it is being given.
+    pub(super) async fn ask_asking(&self, command: Cmd) -> Result<Value, StoreError> {
+        let mut commands = redis::pipe();
+        commands.cmd("ASKING").add_command(command);
+        self.ask_all(&commands).await
+    }
+
+    /// What a script answers there. It is sent whole: to load it first would take another redirection.
     pub(super) async fn run_asking(
         &self,
         script: &Script,
         request: &Request,
     ) -> Result<Value, StoreError> {
-        let mut commands = redis::pipe();
-        commands
-            .cmd("ASKING")
-            .add_command(command("EVAL", &script.text, request));
-        self.ask_all(&commands).await
+        self.ask_asking(command("EVAL", &script.text, request))
+            .await
     }
 }
 
