@@ -19,8 +19,8 @@ local DEMAND_HALVES = 10000
 local LIVE_HOLD = 10000000
 -- News of a level that grew by less than this is no news.
 local NEWS_STEP = 20000
--- Milliseconds that a value outlives its use.
-local SPARE = 20000
+-- Seconds that a value outlives its use.
+local SPARE = 20
 -- Milliseconds that a pod's books are kept.
 local RECORD_LIFE = 3600000
 -- The end of a key's name that tells the key: family, rule and name.
@@ -43,6 +43,17 @@ local news = {}
 
 local function tell(kind, key, span)
   news[#news + 1] = pack('<c1c51I8', kind, key:sub(TAIL), span)
+end
+
+-- A number of seconds as text. Redis would format the number anew for every key; keys of a batch often share it.
+local texts = {}
+local function text_of(seconds)
+  local text = texts[seconds]
+  if not text then
+    text = string.format('%d', seconds)
+    texts[seconds] = text
+  end
+  return text
 end
 
 -- One message, whatever there is to tell. News is never needed to be right, so a failure of it is none of ours.
@@ -75,10 +86,11 @@ local function level_of(value, family, capacity, debt_max)
     return 0, 0, 0, 0, false
   end
   local tat, scale, demand, demand_at, published, live = unpack_from(LEVEL, value)
-  if max(tat, scale, demand, demand_at, published, live) >= NUMBER_MAX then
+  if tat >= NUMBER_MAX or scale >= NUMBER_MAX or demand >= NUMBER_MAX or demand_at >= NUMBER_MAX
+    or published >= NUMBER_MAX or live >= NUMBER_MAX then
     return 0, 0, 0, 0, false
   end
-  local level = max(0, tat - now)
+  local level = tat > now and tat - now or 0
   if scale ~= capacity and scale > 0 and family == FAMILY_LEVEL then
     -- Half full stays half full.
     level = min(ceil(level * capacity / scale), LENGTH_MAX)
@@ -87,19 +99,21 @@ local function level_of(value, family, capacity, debt_max)
   if published > now + capacity + debt_max then
     published = 0 -- the clock was set back since
   end
-  local passed = max(0, floor((now - demand_at) / 1000))
-  demand = min(floor(min(demand, DEMAND_MAX) * DEMAND_HALVES / (DEMAND_HALVES + passed)), DEMAND_MAX)
+  if demand > 0 then
+    local passed = demand_at < now and floor((now - demand_at) / 1000) or 0
+    demand = floor(min(demand, DEMAND_MAX) * DEMAND_HALVES / (DEMAND_HALVES + passed))
+  end
   return level, demand, published, live, true
 end
 
 -- Keeps a level, and tells of it if that is news.
 local function keep_level(key, level, demand, published, live, interval, capacity)
   local tat = now + level
-  if level + interval > capacity and tat - published > max(NEWS_STEP, level / 4) then
+  if level + interval > capacity and tat - published > NEWS_STEP and tat - published > level / 4 then
     tell('f', key, level)
     published = tat
   end
-  call('SET', key, pack(LEVEL, tat, capacity, demand, now, published, live), 'PX', ceil(level / 1000) + SPARE)
+  call('SET', key, pack(LEVEL, tat, capacity, demand, now, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
 -- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound.
@@ -107,7 +121,8 @@ local function window_of(value, window)
   local index, sound = floor(now / window), not value
   if value and #value == WINDOW_LENGTH then
     local length, stored, current, previous, told = unpack_from(WINDOW, value)
-    sound = max(length, stored, current, previous, told) < NUMBER_MAX
+    sound = length < NUMBER_MAX and stored < NUMBER_MAX and current < NUMBER_MAX and previous < NUMBER_MAX
+      and told < NUMBER_MAX
     if sound and length == window then
       local left = (index + 1) * window - now
       if stored == index then
@@ -129,5 +144,5 @@ local function keep_window(key, window, index, current, previous, told, left, re
     tell('f', key, left)
     told = 1
   end
-  call('SET', key, pack(WINDOW, window, index, current, previous, told), 'PX', ceil(window / 500) + SPARE)
+  call('SET', key, pack(WINDOW, window, index, current, previous, told), 'EX', text_of(ceil(window / 500000) + SPARE))
 end
