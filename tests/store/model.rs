@@ -163,9 +163,12 @@ impl Round {
         if published > self.now + capacity + debt_max {
             published = 0;
         }
-        let passed_ms = self.now.saturating_sub(stored.demand_at) / 1_000;
-        let faded = stored.demand.min(DEMAND_MAX) * DEMAND_HALVES_MS;
-        let mut demand = faded / (DEMAND_HALVES_MS + passed_ms);
+        let (mut demand, mut demand_at) = (stored.demand, self.now);
+        if demand > 0 && stored.demand_at <= self.now {
+            let passed_ms = (self.now - stored.demand_at) / 1_000;
+            demand = demand.min(DEMAND_MAX) * DEMAND_HALVES_MS / (DEMAND_HALVES_MS + passed_ms);
+            demand_at = stored.demand_at + passed_ms * 1_000;
+        }
         let mut capped = false;
         let mut live_until = stored.live_until;
         if self.applied {
@@ -179,7 +182,8 @@ impl Round {
                 live_until = self.now + LIVE_HOLD_US;
             }
             let grown = (self.now + level).saturating_sub(published);
-            if level + interval > capacity && grown * 4 > level.max(NEWS_STEP_US * 4) {
+            let full_for = (level + interval).saturating_sub(capacity);
+            if full_for > 0 && grown * 4 > full_for.max(NEWS_STEP_US * 4) {
                 self.tell(delta.key, NewsKind::Full(span(level)));
                 published = self.now + level;
             }
@@ -193,7 +197,7 @@ impl Round {
             tat: self.now + level,
             capacity,
             demand,
-            demand_at: self.now,
+            demand_at,
             published_until: published,
             live_until,
         };

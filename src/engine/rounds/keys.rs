@@ -178,6 +178,7 @@ impl Rounds {
             match here.subject(*key) {
                 Some(asked) => {
                     tracked.limit = *asked.limit;
+                    tracked.is_thin = self.terrain.is_thin(asked.limit);
                     tracked.terms = asked.terms();
                 }
                 None => gone.push(*key),
@@ -239,8 +240,10 @@ impl Rounds {
         let key = asked.store_key();
         let weight = Share::even(self.terrain.pods);
         let cut_off_since = (!self.is_reachable(key.lane())).then_some(now);
+        let is_thin = self.terrain.is_thin(asked.limit);
         self.keys.entry(key).or_insert_with(|| Tracked {
             cut_off_since,
+            is_thin,
             ..Tracked::new(*asked.limit, asked.terms(), weight, now)
         })
     }

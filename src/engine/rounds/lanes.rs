@@ -20,6 +20,7 @@ impl Rounds {
         let Some(tracked) = self.keys.get_mut(&key) else {
             return;
         };
+        let gap = if tracked.is_thin { Span::ZERO } else { gap };
         if tracked.waiting || tracked.flight.is_some() {
             return; // whoever lands it looks what is pending
         }
@@ -33,15 +34,23 @@ impl Rounds {
     }
 
     pub(super) fn wait_in_lane(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
-        match self.keys.get_mut(&key) {
-            Some(tracked) if !tracked.waiting && tracked.flight.is_none() => tracked.waiting = true,
+        let opens = match self.keys.get_mut(&key) {
+            Some(tracked) if !tracked.waiting && tracked.flight.is_none() => {
+                tracked.waiting = true;
+                now.after(if tracked.is_thin {
+                    Span::ZERO
+                } else {
+                    COALESCE
+                })
+            }
             Some(_) | None => return,
-        }
+        };
         self.fleet.count(reason);
         let lane = self.lane_mut(key.lane());
-        if lane.waiting.is_empty() {
-            lane.opens = now.after(COALESCE);
-        }
+        lane.opens = match lane.waiting.is_empty() {
+            true => opens,
+            false => lane.opens.min(opens),
+        };
         lane.waiting.push(key);
     }
 
@@ -123,7 +132,8 @@ impl Rounds {
         tracked.sent = now;
         let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
         let cells = frozen.map_or(Cells::ZERO, |frozen| frozen.cells);
-        let price = tracked.price(cells, share, now);
+        let level = frozen.map_or(Span::ZERO, |frozen| frozen.tat.since(now));
+        let price = tracked.price(cells, share, level, now);
         let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
         let gross = cells.plus(carried);
         if gross == Cells::ZERO && price == Span::ZERO {

@@ -10,6 +10,9 @@ use crate::pure::{Cells, Limit, Nanos, Span};
 pub(super) struct Tracked {
     pub(super) limit: Limit,
     pub(super) terms: Terms,
+    /// Whether a pod's part of its accuracy is less than a cell: each cell is told at once. That is never often, because
+    /// such a limit is low.
+    pub(super) is_thin: bool,
     /// Until when everything of it is told; `None` while it is silent.
     pub(super) loud_until: Option<Nanos>,
     /// The TAT of this pod's even share of it.
@@ -66,6 +69,7 @@ impl Tracked {
         Self {
             limit,
             terms,
+            is_thin: false,
             loud_until: None,
             even: now,
             looked: now,
@@ -120,13 +124,14 @@ impl Tracked {
     }
 
     /// What `gross` cells cost now, and what is carried with them: all of it, or what has not drained since the store was
-    /// cut off.
-    pub(super) fn price(&self, gross: Cells, share: Share, now: Nanos) -> Span {
+    /// cut off. What has drained is seen in two ways: by this pod's share of the time, and in the bucket's `level`, of
+    /// which a pod that granted its share owns that share.
+    pub(super) fn price(&self, gross: Cells, share: Share, level: Span, now: Nanos) -> Span {
         let whole = self.limit.interval().times(gross).plus(self.carry.price);
         match self.cut_off_since {
             Some(since) => whole
                 .less(share.of_span(now.since(since)))
-                .min(self.limit.capacity()),
+                .min(share.of_span(level.min(self.limit.capacity()))),
             None => whole,
         }
     }

@@ -85,6 +85,15 @@ impl Terrain {
         Trigger::at(Cells::new(held_back.get()))
     }
 
+    /// Whether a pod may not even hold back one cell of a key of `limit`.
+    pub fn is_thin(&self, limit: &Limit) -> bool {
+        let cells_per_pod = self
+            .accuracy
+            .of_span(Span::nanos(limit.burst().get()))
+            .get();
+        cells_per_pod < self.pods.max(1)
+    }
+
     /// What a pod may use of a key of `limit` without telling; `None` if that is less than a cell.
     pub fn allowance(&self, limit: &Limit) -> Option<Allowance> {
         let pods = self.pods.max(1);

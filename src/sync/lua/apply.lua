@@ -25,7 +25,7 @@ if applied and #missing > 0 then
 end
 
 local function apply_level(key, value, family, flags, cells, price, interval, capacity, debt_max)
-  local level, demand, published, live, sound = level_of(value, family, capacity, debt_max)
+  local level, demand, demand_at, published, live, sound = level_of(value, family, capacity, debt_max)
   local capped = 0
   if applied then
     if not sound then
@@ -41,7 +41,7 @@ local function apply_level(key, value, family, flags, cells, price, interval, ca
       tell('l', key, LIVE_HOLD)
       live = now + LIVE_HOLD
     end
-    keep_level(key, level, demand, published, live, interval, capacity)
+    keep_level(key, level, demand, demand_at, published, live, interval, capacity)
   end
   return pack('<I8I8I8B', level, demand, 0, capped)
 end

@@ -80,15 +80,15 @@ end
 -- A level as it stands now, seen on the scale of `capacity`, and whether it was sound.
 local function level_of(value, family, capacity, debt_max)
   if not value then
-    return 0, 0, 0, 0, true
+    return 0, 0, now, 0, 0, true
   end
   if #value ~= LEVEL_LENGTH then
-    return 0, 0, 0, 0, false
+    return 0, 0, now, 0, 0, false
   end
   local tat, scale, demand, demand_at, published, live = unpack_from(LEVEL, value)
   if tat >= NUMBER_MAX or scale >= NUMBER_MAX or demand >= NUMBER_MAX or demand_at >= NUMBER_MAX
     or published >= NUMBER_MAX or live >= NUMBER_MAX then
-    return 0, 0, 0, 0, false
+    return 0, 0, now, 0, 0, false
   end
   local level = tat > now and tat - now or 0
   if scale ~= capacity and scale > 0 and family == FAMILY_LEVEL then
@@ -99,21 +99,26 @@ local function level_of(value, family, capacity, debt_max)
   if published > now + capacity + debt_max then
     published = 0 -- the clock was set back since
   end
-  if demand > 0 then
-    local passed = demand_at < now and floor((now - demand_at) / 1000) or 0
+  if demand > 0 and demand_at <= now then
+    local passed = floor((now - demand_at) / 1000)
     demand = floor(min(demand, DEMAND_MAX) * DEMAND_HALVES / (DEMAND_HALVES + passed))
+    demand_at = demand_at + passed * 1000 -- what is left of a millisecond counts the next time
+  else
+    demand_at = now
   end
-  return level, demand, published, live, true
+  return level, demand, demand_at, published, live, true
 end
 
 -- Keeps a level, and tells of it if that is news.
-local function keep_level(key, level, demand, published, live, interval, capacity)
+local function keep_level(key, level, demand, demand_at, published, live, interval, capacity)
   local tat = now + level
-  if level + interval > capacity and tat - published > NEWS_STEP and tat - published > level / 4 then
+  -- For how long there is no room for a cell.
+  local full_for = level + interval - capacity
+  if full_for > 0 and tat - published > NEWS_STEP and tat - published > full_for / 4 then
     tell('f', key, level)
     published = tat
   end
-  call('SET', key, pack(LEVEL, tat, capacity, demand, now, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
+  call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
 -- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound.

@@ -17,13 +17,13 @@ local function book()
 end
 
 local function take_level(price, interval, capacity, debt_max)
-  local level, demand, published, live = level_of(values[2], family, capacity, debt_max)
+  local level, demand, demand_at, published, live = level_of(values[2], family, capacity, debt_max)
   local taken = giving_back or level + price <= capacity
   if taken then
     level = giving_back and max(0, level - price) or level + price
     demand = giving_back and max(0, demand - cells * 1000) or min(demand + cells * 1000, DEMAND_MAX)
     book()
-    keep_level(KEYS[2], level, demand, published, live, interval, capacity)
+    keep_level(KEYS[2], level, demand, demand_at, published, live, interval, capacity)
   end
   return taken, pack('<I8I8I8B', level, demand, 0, 0)
 end
