@@ -1,0 +1,151 @@
+//! Every error that Redis can answer, at every step of the protocol: survived, counted by kind, and nothing lost.
+
+use super::harness::books::{Loss, balance};
+use super::harness::fleet::{Fleet, Pod, rules};
+use super::harness::load::{Asked, Load, Stream};
+use super::redis::proxy::{Fault, Plan, Proxy};
+use super::redis::server::{Server, until};
+use super::shared;
+use std::time::Duration;
+
+const ERRORS: [(&str, &[&str]); 18] = [
+    (
+        "-NOSCRIPT No matching script. Please use EVAL.\r\n",
+        &["noscript"],
+    ),
+    (
+        "-LOADING Redis is loading the dataset in memory\r\n",
+        &["loading"],
+    ),
+    (
+        "-OOM command not allowed when used memory > 'maxmemory'.\r\n",
+        &["oom"],
+    ),
+    (
+        "-READONLY You can't write against a read only replica.\r\n",
+        &["readonly"],
+    ),
+    ("-MOVED 1 127.0.0.1:1\r\n", &["moved"]),
+    ("-ASK 1 127.0.0.1:1\r\n", &["ask"]),
+    (
+        "-TRYAGAIN Multiple keys request during rehashing of slot\r\n",
+        &["tryagain"],
+    ),
+    ("-CLUSTERDOWN The cluster is down\r\n", &["clusterdown"]),
+    ("-BUSY Redis is busy running a script.\r\n", &["busy"]),
+    ("-NOAUTH Authentication required.\r\n", &["noauth"]),
+    (
+        "-NOPERM this user has no permissions to run the command\r\n",
+        &["noperm"],
+    ),
+    (
+        "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n",
+        &["wrongtype"],
+    ),
+    ("-ERR whatever else\r\n", &["other"]),
+    // Of a wrong type, or no frame at all: a client may see an error in it, or only that the connection is useless.
+    (":1\r\n", &["protocol", "other"]),
+    ("$5\r\nhello\r\n", &["protocol", "other"]),
+    ("$-1\r\n", &["protocol", "other"]),
+    ("*3\r\n$1\r\na\r\n*0\r\n:-7\r\n", &["protocol", "other"]),
+    ("\u{1}garbage\r\n", &["protocol", "other", "cut"]),
+];
+/// A fault that answers nothing whole.
+const CUTS: [(Fault, &[&str]); 3] = [
+    (Fault::Truncate, &["cut", "protocol"]),
+    (Fault::CutBefore, &["cut", "connect"]),
+    (Fault::CutAfter, &["cut", "connect"]),
+];
+/// For a fault to happen once sidecars have a reason to call.
+const HAPPENS_WITHIN: Duration = Duration::from_secs(15);
+
+/// When the faults are planned: a step of the start is over when the sidecar is ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Start,
+    Load,
+}
+
+#[test]
+fn errors_of_rounds_are_survived() {
+    survive_all(&["EVALSHA"], Step::Load);
+}
+
+#[test]
+fn errors_of_loading_a_script_are_survived() {
+    survive_all(&["SCRIPT LOAD"], Step::Start);
+}
+
+#[test]
+fn errors_of_subscribing_are_survived() {
+    survive_all(&["SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE"], Step::Start);
+}
+
+fn survive_all(commands: &'static [&'static str], step: Step) {
+    let _machine = shared();
+    let store = Server::start(&[]);
+    for (line, kinds) in ERRORS {
+        for applied in [false, true] {
+            let bytes = line.as_bytes().to_vec();
+            let fault = Fault::Answer { bytes, applied };
+            survive(&store, step, Plan::next(2, commands, fault), kinds);
+        }
+    }
+    for (fault, kinds) in CUTS {
+        survive(&store, step, Plan::next(2, commands, fault), kinds);
+    }
+}
+
+/// A sidecar meets the fault, is healed, and has lost nothing.
+fn survive(store: &Server, step: Step, plan: Plan, kinds: &[&str]) {
+    let proxy = Proxy::start(store.port());
+    let what = format!("{plan:?}");
+    store.cli(&["SCRIPT", "FLUSH"]);
+    if step == Step::Start {
+        proxy.plan(plan.clone());
+    }
+    let fleet = Fleet::sharing(
+        1,
+        &format!("url: \"{}\"", proxy.url()),
+        &rules("50/second burst 50"),
+    );
+    if step == Step::Load {
+        proxy.plan(plan);
+    }
+    let mut asked = ask(&fleet);
+    until(&format!("met: {what}"), HAPPENS_WITHIN, || {
+        (proxy.injected() > 0).then_some(())
+    });
+    until(
+        &format!("{kinds:?} counted for {what}"),
+        HAPPENS_WITHIN,
+        || {
+            kinds
+                .iter()
+                .any(|kind| counted(&fleet.pods[0], kind) > 0.0)
+                .then_some(())
+        },
+    );
+    proxy.heal();
+    asked.extend(ask(&fleet));
+    balance(&fleet, store, &asked, Loss::None);
+}
+
+/// Half a second of checks.
+fn ask(fleet: &Fleet) -> Vec<Asked> {
+    let stream = Stream {
+        rate: 200.0,
+        shares: &[1.0],
+        from: 0.0,
+        to: 0.5,
+        seed: 1,
+    };
+    fleet.ask(Load::one(1).stream(stream)).finish()
+}
+
+fn counted(pod: &Pod, kind: &str) -> f64 {
+    let labels = [("kind", kind)];
+    pod.metrics()
+        .get("ratelimit_redis_errors_total", &labels)
+        .unwrap_or(0.0)
+}

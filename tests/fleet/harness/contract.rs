@@ -1,0 +1,98 @@
+//! What holds on every kind of store: one limit, mitigation that travels, a failover where there is one, whole books.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::books::{Loss, balance};
+use super::fleet::Fleet;
+use super::judge::{Limit, judge};
+use super::load::{Asked, Load, Stream};
+use crate::redis::Store;
+use crate::redis::server::until;
+
+const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
+    - key: client\n        rate_limit: 100/second burst 100\n      \
+    - key: thin\n        rate_limit: 5/minute burst 5";
+/// For a mitigation to reach the other pod.
+const TRAVELS_WITHIN: Duration = Duration::from_secs(5);
+
+/// Runs it all, each load for so many seconds.
+pub fn run(store: &mut dyn Store, seconds: f64) {
+    let mut suite = Suite {
+        fleet: Fleet::sharing(2, &store.section(), RULES),
+        asked: Vec::new(),
+    };
+    suite.shares_a_limit(seconds);
+    suite.mitigates("before");
+    balance(&suite.fleet, store, &suite.asked, Loss::None);
+    if store.fail_over() {
+        // What a failover lost is played again, or counted.
+        suite.mitigates("after");
+        suite.load(seconds, 2);
+        balance(&suite.fleet, store, &suite.asked, Loss::Counted);
+    }
+}
+
+struct Suite {
+    fleet: Fleet,
+    asked: Vec<Asked>,
+}
+
+impl Suite {
+    fn load(&mut self, seconds: f64, seed: u64) -> Vec<Asked> {
+        let stream = Stream {
+            rate: 500.0,
+            shares: &[0.5, 0.5],
+            from: 0.0,
+            to: seconds,
+            seed,
+        };
+        let asked = self.fleet.ask(Load::one(2).stream(stream)).finish();
+        self.asked.extend_from_slice(&asked);
+        asked
+    }
+
+    fn shares_a_limit(&mut self, seconds: f64) {
+        let asked = self.load(seconds, 1);
+        let verdict = judge(
+            Limit {
+                rate: 100.0,
+                burst: 100.0,
+            },
+            &asked,
+            seconds,
+        );
+        assert!(
+            verdict.off_exact() <= 4.0 && verdict.overshoot <= 30.0,
+            "{verdict:?}"
+        );
+    }
+
+    /// A key that one pod has used up is denied by the other, which has never seen it.
+    fn mitigates(&mut self, key: &str) {
+        until("a key used up", TRAVELS_WITHIN, || {
+            (!self.check(0, key, "").0).then_some(())
+        });
+        until("a mitigation that travels", TRAVELS_WITHIN, || {
+            (!self.check(1, key, "&peek=true").0).then_some(())
+        });
+        let (allowed, answer) = self.check(1, key, "");
+        assert!(!allowed, "{answer:#}");
+        assert_eq!(answer["statuses"][0]["source"], "mitigation", "{answer:#}");
+    }
+
+    /// One check of the low limit, and whether it was allowed.
+    fn check(&mut self, pod: usize, key: &str, more: &str) -> (bool, Value) {
+        let path = format!("/v1/check?domain=fleet&thin={key}{more}");
+        let response = self.fleet.pods[pod].sidecar.connect().get(&path);
+        let is_look = !more.is_empty();
+        self.asked.push(Asked {
+            status: response.status,
+            cost: u32::from(!is_look),
+            pod: u8::try_from(pod).expect("few pods"),
+            ..Asked::default()
+        });
+        (response.status == 200, response.json())
+    }
+}

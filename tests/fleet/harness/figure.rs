@@ -1,0 +1,101 @@
+//! A figure with its target beside it.
+
+use std::fmt;
+
+/// What was measured, and the most that it may be.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub scenario: &'static str,
+    pub what: String,
+    /// Unknown where the sidecars did not tell.
+    pub value: Option<f64>,
+    /// Absent for what is only shown.
+    pub target: Option<f64>,
+}
+
+impl Figure {
+    /// Whether it is within so many times its target. What is unknown is not.
+    pub fn is_within(&self, times: f64) -> bool {
+        match (self.value, self.target) {
+            (Some(value), Some(target)) => value <= target * times,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+}
+
+impl fmt::Display for Figure {
+    /// A line of a table in Markdown.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = self
+            .value
+            .map_or("UNKNOWN".to_owned(), |value| format!("{value:.2}"));
+        let target = self
+            .target
+            .map_or(String::new(), |target| format!("≤ {target}"));
+        let verdict = match (self.is_within(1.0), self.target) {
+            (true, Some(_)) => "pass",
+            (true, None) => "",
+            (false, _) => "SHORT",
+        };
+        let Self { scenario, what, .. } = self;
+        write!(
+            f,
+            "| {scenario} | {what} | {value} | {target} | {verdict} |"
+        )
+    }
+}
+
+/// The figures of one scenario.
+#[derive(Debug)]
+pub struct Figures {
+    scenario: &'static str,
+    pub all: Vec<Figure>,
+}
+
+impl Figures {
+    pub fn of(scenario: &'static str) -> Self {
+        Self {
+            scenario,
+            all: Vec::new(),
+        }
+    }
+
+    /// One with a target.
+    pub fn most(self, what: &str, value: impl Into<Option<f64>>, target: f64) -> Self {
+        self.add(what, value.into(), Some(target))
+    }
+
+    /// One that is only shown.
+    pub fn show(self, what: &str, value: impl Into<Option<f64>>) -> Self {
+        self.add(what, value.into(), None)
+    }
+
+    fn add(mut self, what: &str, value: Option<f64>, target: Option<f64>) -> Self {
+        let (scenario, what) = (self.scenario, what.to_owned());
+        self.all.push(Figure {
+            scenario,
+            what,
+            value,
+            target,
+        });
+        self
+    }
+
+    /// Fails unless every figure is within so many times its target.
+    pub fn assert(&self, times: f64) {
+        let short: Vec<String> = self
+            .all
+            .iter()
+            .filter(|figure| figure.target.is_some() && !figure.is_within(times))
+            .map(ToString::to_string)
+            .collect();
+        let all: Vec<String> = self.all.iter().map(ToString::to_string).collect();
+        assert!(
+            short.is_empty(),
+            "beyond {times} times the target:\n{}\nof\n{}",
+            short.join("\n"),
+            all.join("\n")
+        );
+    }
+}

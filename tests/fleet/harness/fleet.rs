@@ -1,0 +1,106 @@
+//! Real sidecars that share a store, or have none.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::client::Door;
+use crate::prometheus::Metrics;
+use crate::redis::server::until;
+use crate::sidecar::{Setup, Sidecar};
+
+use super::load::{Load, Running};
+
+/// For sidecars to have heard of each other, or to have settled what they hold.
+pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+
+/// One sidecar.
+#[derive(Debug)]
+pub struct Pod {
+    pub sidecar: Sidecar,
+    metrics: Door,
+    socket: PathBuf,
+}
+
+impl Pod {
+    /// A pod of that number with this `store:` section, if any.
+    fn start(nth: usize, store: Option<&str>, rules: &str) -> Self {
+        let store = store.map_or(String::new(), |store| {
+            format!("store: {{ {store} }}\nsync: {{ interval: 1s, accuracy: 0.1 }}\n")
+        });
+        let top = format!("log: {{ format: json }}\npod: {{ id: pod-{nth} }}\n{store}");
+        let sidecar = Setup::rules(rules).top(&top).start();
+        let unix = sidecar
+            .doors("http")
+            .into_iter()
+            .find_map(|door| match door {
+                Door::Unix(path) => Some(path),
+                Door::Tcp(_) => None,
+            });
+        Self {
+            metrics: sidecar.door("metrics").expect("metrics"),
+            socket: unix.expect("a Unix socket"),
+            sidecar,
+        }
+    }
+
+    pub fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.metrics.get("/metrics").text())
+    }
+
+    /// All series of a metric together, if there are any.
+    pub fn sum(&self, name: &str) -> Option<f64> {
+        let page = self.metrics();
+        let of_name = page.series.iter().filter(|series| series.name == name);
+        of_name
+            .map(|series| series.value)
+            .reduce(|sum, value| sum + value)
+    }
+}
+
+/// Several.
+#[derive(Debug)]
+pub struct Fleet {
+    pub pods: Vec<Pod>,
+}
+
+impl Fleet {
+    /// Sidecars that limit alone.
+    pub fn apart(pods: usize, rules: &str) -> Self {
+        let pods = (0..pods).map(|nth| Pod::start(nth, None, rules)).collect();
+        Self { pods }
+    }
+
+    /// Sidecars with these `store:` sections, which count each other.
+    pub fn start(stores: &[String], rules: &str) -> Self {
+        let start = |(nth, store): (usize, &String)| Pod::start(nth, Some(store), rules);
+        let fleet = Self {
+            pods: stores.iter().enumerate().map(start).collect(),
+        };
+        until("every pod counts all", SETTLES_WITHIN, || {
+            let all = fleet.pods.len() as f64;
+            let counts = |pod: &Pod| pod.sum("ratelimit_pods") == Some(all);
+            fleet.pods.iter().all(counts).then_some(())
+        });
+        fleet
+    }
+
+    /// So many sidecars with the same `store:` section.
+    pub fn sharing(pods: usize, store: &str, rules: &str) -> Self {
+        Self::start(&vec![store.to_owned(); pods], rules)
+    }
+
+    /// All series of a metric on all pods together. None if a pod does not tell.
+    pub fn sum(&self, name: &str) -> Option<f64> {
+        self.pods.iter().map(|pod| pod.sum(name)).sum()
+    }
+
+    pub fn ask(&self, load: Load) -> Running {
+        let sockets: Vec<&Path> = self.pods.iter().map(|pod| pod.socket.as_path()).collect();
+        load.start(&sockets)
+    }
+}
+
+/// One domain whose keys are `client`, under this limit.
+pub fn rules(limit: &str) -> String {
+    format!("  - domain: fleet\n    descriptors:\n      - key: client\n        rate_limit: {limit}")
+}

@@ -1,0 +1,105 @@
+//! What an exact central limiter would have said, and how far the fleet was from it.
+
+use super::load::Asked;
+
+/// Roundings of a level, in cells: far below one.
+const ROUNDING: f64 = 1e-6;
+
+/// A limit, in cells and seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Limit {
+    pub rate: f64,
+    pub burst: f64,
+}
+
+/// A level that drains with time, in cells.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    cells: f64,
+    at: f64,
+}
+
+impl Level {
+    fn drain(&mut self, limit: Limit, now: f64) {
+        let drained = (now - self.at).max(0.0) * limit.rate;
+        self.cells = (self.cells - drained).max(0.0);
+        self.at = now;
+    }
+
+    fn has_room(&self, limit: Limit, cost: f64) -> bool {
+        self.cells + cost <= limit.burst + ROUNDING
+    }
+}
+
+/// How one key fared. Cells, but for `asked` and the denials, which are checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Verdict {
+    pub asked: u64,
+    pub admitted: f64,
+    pub denied: u64,
+    /// What the limit allows over the run: burst + rate · time.
+    pub allowance: f64,
+    /// What an exact limiter admits of the same checks.
+    pub exact: f64,
+    /// What it denies.
+    pub exact_denied: u64,
+    /// The most that any span of time had above burst + rate · span.
+    pub overshoot: f64,
+    /// Denied although what was admitted before left room.
+    pub false_denials: u64,
+}
+
+impl Verdict {
+    /// How far the admitted cells are from what the limit allows, in percent of that.
+    pub fn off_allowance(&self) -> f64 {
+        (self.admitted / self.allowance - 1.0).abs() * 100.0
+    }
+
+    /// How far the admitted cells are from what an exact limiter admits, in percent of that.
+    pub fn off_exact(&self) -> f64 {
+        (self.admitted / self.exact - 1.0).abs() * 100.0
+    }
+
+    /// Checks denied beyond those that an exact limiter denies.
+    pub fn denied_beyond(&self) -> f64 {
+        self.denied as f64 - (self.exact_denied as f64).min(self.denied as f64)
+    }
+}
+
+/// Judges the checks of one key, in the order of time, over a run of so many seconds.
+pub fn judge(limit: Limit, asked: &[Asked], seconds: f64) -> Verdict {
+    let mut verdict = Verdict {
+        allowance: limit.burst + limit.rate * seconds,
+        ..Verdict::default()
+    };
+    let (mut exact, mut fleet) = (Level::default(), Level::default());
+    for check in asked {
+        let (now, cost) = (check.seconds(), f64::from(check.cost));
+        exact.drain(limit, now);
+        fleet.drain(limit, now);
+        verdict.asked += 1;
+        if exact.has_room(limit, cost) {
+            exact.cells += cost;
+            verdict.exact += cost;
+        } else {
+            verdict.exact_denied += 1;
+        }
+        if check.allowed() {
+            fleet.cells += cost;
+            verdict.admitted += cost;
+            verdict.overshoot = verdict.overshoot.max(fleet.cells - limit.burst);
+        } else {
+            verdict.denied += 1;
+            verdict.false_denials += u64::from(fleet.has_room(limit, cost));
+        }
+    }
+    verdict
+}
+
+/// Microseconds that 99 of 100 of these checks took at most.
+pub fn p99(asked: &[Asked]) -> f64 {
+    let mut times: Vec<u32> = asked.iter().map(|check| check.micros).collect();
+    times.sort_unstable();
+    let nth = (times.len() * 99 / 100).min(times.len().saturating_sub(1));
+    times.get(nth).copied().map_or(f64::NAN, f64::from)
+}

@@ -1,0 +1,105 @@
+//! The stores are what the other tests take them for.
+
+use super::redis::Store;
+use super::redis::cluster::Cluster;
+use super::redis::sentinel::Sentinel;
+use super::redis::server::Server;
+use super::redis::tls::Tls;
+use super::redis::unix::Unix;
+use super::redis::valkey;
+use super::shared;
+
+/// A sidecar takes its `store:` section, and it holds keys.
+fn check(store: &dyn Store) {
+    let section = store.section();
+    let text = format!("store: {{ {section} }}\nrules: []\n");
+    let checked = tidegate::config::check_text("sidecar.yaml", &text, &|_| None);
+    assert!(checked.is_ok(), "{:?}", checked.err());
+    for (nth, master) in store.masters().iter().enumerate() {
+        // On a cluster a key has its place: ask each master until one takes it.
+        let names = (0..100).map(|name| format!("tidegate:{nth}:{name}"));
+        let mut taken = names.map(|name| master.cli(&["SET", &name, "a\r\n"]));
+        assert!(taken.any(|reply| reply == "OK"));
+    }
+    let values = store.values("tidegate:*");
+    assert_eq!(values.len(), store.masters().len());
+    assert!(
+        values.iter().all(|(_, value)| value == b"a\r\n"),
+        "{values:?}"
+    );
+}
+
+#[test]
+fn one_server_is_killed_restarted_and_stopped() {
+    let _machine = shared();
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    check(&server);
+    let section = server.section();
+    server.restart();
+    assert_eq!(
+        (server.section(), server.cli(&["DBSIZE"])),
+        (section, "1".to_owned())
+    );
+    server.signal("STOP");
+    server.signal("CONT");
+    assert_eq!(server.cli(&["PING"]), "PONG");
+    assert!(server.calls("ping") >= 1 && server.calls("evalsha") == 0);
+    assert!(server.info("cpu", "used_cpu_user") >= 0.0);
+    assert!(!server.fail_over());
+}
+
+#[test]
+fn sentinels_find_a_new_master() {
+    let _machine = shared();
+    let mut store = Sentinel::start();
+    check(&store);
+    let old = store.masters()[0].port();
+    assert!(store.fail_over());
+    assert_ne!(store.masters()[0].port(), old);
+    assert_eq!(store.cli(&["SET", "tidegate:b", "1"]), ["OK"]);
+}
+
+#[test]
+fn a_cluster_moves_slots_and_finds_a_new_master() {
+    let _machine = shared();
+    let mut store = Cluster::start();
+    check(&store);
+    store.reshard(1_000);
+    assert!(store.fail_over());
+    assert_eq!(store.masters().len(), 3);
+}
+
+#[test]
+fn tls_wants_a_certificate_and_a_user() {
+    let _machine = shared();
+    let store = Tls::start();
+    check(&store);
+    store.assert_least_privilege();
+}
+
+#[test]
+fn valkey_is_valkey() {
+    let _machine = shared();
+    let store = valkey::start();
+    check(&store);
+    assert!(
+        store
+            .cli(&["INFO", "server"])
+            .contains("server_name:valkey")
+    );
+}
+
+#[test]
+fn a_socket_takes_commands() {
+    let _machine = shared();
+    let store = Unix::start();
+    check(&store);
+    let section = store.section();
+    let path = section
+        .trim_start_matches("url: \"unix://")
+        .trim_end_matches('"');
+    assert!(
+        std::os::unix::net::UnixStream::connect(path).is_ok(),
+        "{section}"
+    );
+}

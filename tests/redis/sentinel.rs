@@ -1,0 +1,105 @@
+//! A master, a replica, and three sentinels that watch them.
+
+use std::fs;
+
+use super::server::{Plan, Server, field, until};
+use super::{FAILOVER_WITHIN, Store};
+
+/// What the sentinels call it.
+const MASTER: &str = "tides";
+
+/// The five servers.
+#[derive(Debug)]
+pub struct Sentinel {
+    servers: Vec<Server>,
+    sentinels: Vec<Server>,
+    master: usize,
+}
+
+impl Sentinel {
+    /// Started, the replica in step, and known to every sentinel as are the other sentinels.
+    pub fn start() -> Self {
+        let no_delay = ["--repl-diskless-sync-delay", "0"];
+        let master = Server::start(&no_delay);
+        let port = master.port().to_string();
+        let replica = Plan::new().arguments(&no_delay);
+        let replica = replica.arguments(&["--replicaof", "127.0.0.1", &port]);
+        let servers = vec![master, replica.start()];
+        let sentinels = (0..3).map(|_| sentinel(&port)).collect();
+        let stores = Self {
+            servers,
+            sentinels,
+            master: 0,
+        };
+        until("a replica in step", FAILOVER_WITHIN, || {
+            let info = stores.servers[1].cli(&["INFO", "replication"]);
+            (field(&info, "master_link_status") == Some("up")).then_some(())
+        });
+        let knows = |sentinel: &Server, what: &str, count: &str| {
+            let told = sentinel.cli(&["SENTINEL", "MASTER", MASTER]);
+            let mut lines = told.lines();
+            lines.any(|line| line == what) && lines.next() == Some(count)
+        };
+        until("sentinels that know each other", FAILOVER_WITHIN, || {
+            let ready = |sentinel| {
+                knows(sentinel, "num-slaves", "1") && knows(sentinel, "num-other-sentinels", "2")
+            };
+            stores.sentinels.iter().all(ready).then_some(())
+        });
+        stores
+    }
+
+    /// The port of the master, as the sentinels that answer agree on it.
+    fn told_port(&self) -> Option<u16> {
+        let ask = |sentinel: &Server| {
+            let told = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+            told.lines().nth(1)?.parse().ok()
+        };
+        let told: Vec<Option<u16>> = self.sentinels.iter().map(ask).collect();
+        let first = *told.first()?;
+        told.iter().all(|port| *port == first).then_some(first)?
+    }
+}
+
+impl Store for Sentinel {
+    fn section(&self) -> String {
+        let addresses: Vec<String> = self.sentinels.iter().map(Server::address).collect();
+        let addresses = addresses.join(",");
+        format!("url: \"redis://{addresses}\", topology: sentinel, master: {MASTER}")
+    }
+
+    fn masters(&self) -> Vec<&Server> {
+        vec![&self.servers[self.master]]
+    }
+
+    fn fail_over(&mut self) -> bool {
+        let old = self.servers[self.master].port();
+        self.servers[self.master].kill();
+        let new = until("a new master", FAILOVER_WITHIN, || {
+            self.told_port().filter(|port| *port != old)
+        });
+        let is_new = |server: &Server| server.port() == new;
+        self.master = self.servers.iter().position(is_new).expect("one of ours");
+        until("the new master takes writes", FAILOVER_WITHIN, || {
+            let info = self.servers[self.master].cli(&["INFO", "replication"]);
+            (field(&info, "role") == Some("master")).then_some(())
+        });
+        true
+    }
+}
+
+fn sentinel(port: &str) -> Server {
+    let plan = Plan::bare();
+    let file = plan.folder().join("sentinel.conf");
+    let text = format!(
+        "port {}\nbind 127.0.0.1\ndir {}\n\
+        sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
+        sentinel down-after-milliseconds {MASTER} 1000\n\
+        sentinel failover-timeout {MASTER} 3000\n",
+        plan.port(),
+        plan.folder().display(),
+    );
+    fs::write(&file, text).expect("a file");
+    let file = file.display().to_string();
+    plan.arguments(&[&file, "--sentinel"]).start()
+}
