@@ -1,7 +1,7 @@
 //! After whatever went wrong, every admitted cell is in the books once.
 
 use super::harness::books::{Loss, balance};
-use super::harness::conservation::{ask, conserve, fleet};
+use super::harness::conservation::{Scene, ask, conserve, fleet};
 use super::redis::Store;
 use super::redis::cluster::Cluster;
 use super::redis::proxy::{Fault, Plan, Proxy};
@@ -16,7 +16,7 @@ const MIDDLE: f64 = 3.0;
 #[test]
 fn balance_when_nothing_goes_wrong() {
     let _machine = shared();
-    conserve(&mut Server::start(&[]), 4.0, Loss::None, |_, _| {});
+    conserve(Server::start(&[]), 4.0, Loss::None, |_| {});
 }
 
 #[test]
@@ -47,79 +47,70 @@ fn balance_after_a_thousand_lost_replies() {
 #[test]
 fn balance_after_a_restart_that_kept_everything() {
     let _machine = shared();
-    let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    conserve(&mut store, SECONDS, Loss::None, restart);
+    let store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    conserve(store, SECONDS, Loss::None, restart);
 }
 
 /// What was settled in the last half minute is played again, so nothing is lost that young.
 #[test]
 fn balance_after_a_restart_that_kept_nothing() {
     let _machine = shared();
-    conserve(&mut Server::start(&[]), SECONDS, Loss::Counted, restart);
+    conserve(Server::start(&[]), SECONDS, Loss::None, restart);
 }
 
-fn restart(store: &mut Server, running: &super::harness::load::Running) {
-    running.reach(MIDDLE);
-    store.kill();
-    running.reach(MIDDLE + 2.0);
-    store.restart();
+fn restart(scene: &mut Scene<'_, Server>) {
+    scene.load.reach(MIDDLE);
+    scene.store.kill();
+    scene.load.reach(MIDDLE + 2.0);
+    scene.store.restart();
 }
 
 #[test]
 fn balance_after_a_store_that_hung() {
     let _machine = shared();
-    conserve(
-        &mut Server::start(&[]),
-        MIDDLE + 12.0,
-        Loss::None,
-        |store, running| {
-            running.reach(MIDDLE);
-            store.signal("STOP");
-            running.reach(MIDDLE + 10.0);
-            store.signal("CONT");
-        },
-    );
+    conserve(Server::start(&[]), MIDDLE + 12.0, Loss::None, |scene| {
+        scene.load.reach(MIDDLE);
+        scene.store.signal("STOP");
+        scene.load.reach(MIDDLE + 10.0);
+        scene.store.signal("CONT");
+    });
+}
+
+#[test]
+fn balance_after_a_sidecar_that_hung() {
+    let _machine = shared();
+    conserve(Server::start(&[]), MIDDLE + 7.0, Loss::None, |scene| {
+        let sidecar = &scene.fleet.pods[0].sidecar;
+        scene.load.reach(MIDDLE);
+        sidecar.signal("STOP");
+        scene.load.reach(MIDDLE + 5.0);
+        sidecar.signal("CONT");
+    });
 }
 
 #[test]
 fn balance_after_a_sentinel_failover() {
     let _machine = shared();
-    conserve(
-        &mut Sentinel::start(),
-        SECONDS,
-        Loss::Counted,
-        |store, running| {
-            running.reach(MIDDLE);
-            assert!(store.fail_over());
-        },
-    );
+    conserve(Sentinel::start(), SECONDS, Loss::Counted, fail_over);
 }
 
 #[test]
 fn balance_after_a_cluster_failover() {
     let _machine = shared();
-    conserve(
-        &mut Cluster::start(),
-        SECONDS,
-        Loss::Counted,
-        |store, running| {
-            running.reach(MIDDLE);
-            assert!(store.fail_over());
-        },
-    );
+    conserve(Cluster::start(), SECONDS, Loss::Counted, fail_over);
+}
+
+fn fail_over<S: Store>(scene: &mut Scene<'_, S>) {
+    scene.load.reach(MIDDLE);
+    assert!(scene.store.fail_over());
 }
 
 #[test]
 fn balance_after_a_reshard() {
     let _machine = shared();
-    conserve(
-        &mut Cluster::start(),
-        SECONDS,
-        Loss::None,
-        |store, running| {
-            running.reach(MIDDLE);
-            store.reshard(1_000);
-            store.reshard(1_000);
-        },
-    );
+    conserve(Cluster::start(), SECONDS, Loss::None, |scene| {
+        scene.load.reach(MIDDLE);
+        scene.store.reshard(1_000);
+        scene.store.reshard(1_000);
+    });
 }

@@ -37,7 +37,10 @@ fn an_exact_fleet_is_exact() {
         10.0,
     );
     assert_eq!((verdict.admitted, verdict.allowance), (104.0, 105.0));
-    assert_eq!((verdict.overshoot, verdict.denied), (0.0, 896));
+    assert!(
+        verdict.overshoot < 1e-9 && verdict.denied == 896,
+        "{verdict:?}"
+    );
     assert!(
         verdict.off_exact() < 1e-9 && verdict.off_allowance() < 1.0,
         "{verdict:?}"

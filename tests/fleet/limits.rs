@@ -34,6 +34,13 @@ fn without_sync_the_limit_does_not_hold() {
     }
 }
 
+/// And what the harness adds by itself is far less than what is asked of a fleet.
+#[test]
+fn one_sidecar_alone_is_exact() {
+    let _machine = alone();
+    scenarios::alone(5.0).assert(0.2);
+}
+
 #[test]
 fn below_the_limit_nothing_is_denied() {
     let _machine = alone();

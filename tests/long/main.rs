@@ -25,9 +25,8 @@ mod redis;
 mod sidecar;
 
 use harness::books::Loss;
-use harness::conservation::conserve;
+use harness::conservation::{Scene, conserve};
 use harness::contract;
-use harness::load::Running;
 use redis::Store;
 use redis::cluster::Cluster;
 use redis::sentinel::Sentinel;
@@ -60,51 +59,50 @@ fn contract_of_valkey() {
 
 #[test]
 fn books_after_many_restarts() {
-    let mut store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    conserve(&mut store, 60.0, Loss::None, |store, running| {
-        every(running, 10.0, 50.0, || store.restart());
+    let store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    conserve(store, 60.0, Loss::None, |scene| {
+        every(10.0, scene, |scene| scene.store.restart());
+    });
+}
+
+/// What the store had settled more than half a minute before is gone, and counted.
+#[test]
+fn books_after_a_late_restart_that_kept_nothing() {
+    conserve(Server::start(&[]), 60.0, Loss::Counted, |scene| {
+        scene.load.reach(45.0);
+        scene.store.restart();
     });
 }
 
 #[test]
 fn books_after_many_hangs() {
-    conserve(
-        &mut Server::start(&[]),
-        60.0,
-        Loss::None,
-        |store, running| {
-            every(running, 12.0, 50.0, || {
-                store.signal("STOP");
-                running.reach(running.seconds() + 5.0);
-                store.signal("CONT");
-            });
-        },
-    );
+    conserve(Server::start(&[]), 60.0, Loss::None, |scene| {
+        every(12.0, scene, |scene| {
+            scene.store.signal("STOP");
+            scene.load.reach(scene.load.seconds() + 5.0);
+            scene.store.signal("CONT");
+        });
+    });
 }
 
 #[test]
 fn books_after_many_reshards() {
-    conserve(&mut Cluster::start(), 60.0, Loss::None, |store, running| {
-        every(running, 2.0, 55.0, || store.reshard(200));
+    conserve(Cluster::start(), 60.0, Loss::None, |scene| {
+        every(2.0, scene, |scene| scene.store.reshard(200));
     });
 }
 
 #[test]
 fn books_after_two_cluster_failovers() {
-    conserve(
-        &mut Cluster::start(),
-        60.0,
-        Loss::Counted,
-        |store, running| {
-            every(running, 20.0, 45.0, || assert!(store.fail_over()));
-        },
-    );
+    conserve(Cluster::start(), 60.0, Loss::Counted, |scene| {
+        every(20.0, scene, |scene| assert!(scene.store.fail_over()));
+    });
 }
 
-/// Does something every so many seconds of the load, up to its `end`.
-fn every(running: &Running, seconds: f64, end: f64, mut what: impl FnMut()) {
-    while running.seconds() + seconds < end {
-        running.reach(running.seconds() + seconds);
-        what();
+/// Does something every so many seconds, but for the last ones of a minute.
+fn every<S>(seconds: f64, scene: &mut Scene<'_, S>, mut what: impl FnMut(&mut Scene<'_, S>)) {
+    while scene.load.seconds() + seconds < 50.0 {
+        scene.load.reach(scene.load.seconds() + seconds);
+        what(scene);
     }
 }

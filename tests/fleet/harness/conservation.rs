@@ -47,16 +47,28 @@ pub fn ask(fleet: &Fleet, seconds: f64, seed: u64) -> Vec<Asked> {
     fleet.ask(load(seconds, seed)).finish()
 }
 
+/// Where something is to go wrong.
+#[derive(Debug)]
+pub struct Scene<'a, S> {
+    pub store: &'a mut S,
+    pub fleet: &'a Fleet,
+    pub load: &'a Running,
+}
+
 /// Asks for so many seconds while `disturb` does what it does, then waits until the books balance.
 pub fn conserve<S: Store>(
-    store: &mut S,
+    mut store: S,
     seconds: f64,
     loss: Loss,
-    disturb: impl FnOnce(&mut S, &Running),
+    disturb: impl FnOnce(&mut Scene<'_, S>),
 ) {
     let fleet = fleet(&store.section());
     let running = fleet.ask(load(seconds, 11));
-    disturb(store, &running);
+    disturb(&mut Scene {
+        store: &mut store,
+        fleet: &fleet,
+        load: &running,
+    });
     let asked = running.finish();
-    balance(&fleet, store, &asked, loss);
+    balance(&fleet, &store, &asked, loss);
 }

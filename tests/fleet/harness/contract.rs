@@ -27,6 +27,7 @@ pub fn run(store: &mut dyn Store, seconds: f64) {
     suite.mitigates("before");
     balance(&suite.fleet, store, &suite.asked, Loss::None);
     if store.fail_over() {
+        suite.fleet.wait_for_links();
         // What a failover lost is played again, or counted.
         suite.mitigates("after");
         suite.load(seconds, 2);

@@ -13,6 +13,9 @@ use super::load::{Load, Running};
 /// For sidecars to have heard of each other, or to have settled what they hold.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 
+/// A pod that beats every second has heard from its store since.
+const FRESH_SECONDS: f64 = 2.5;
+
 /// One sidecar.
 #[derive(Debug)]
 pub struct Pod {
@@ -92,6 +95,20 @@ impl Fleet {
     /// All series of a metric on all pods together. None if a pod does not tell.
     pub fn sum(&self, name: &str) -> Option<f64> {
         self.pods.iter().map(|pod| pod.sum(name)).sum()
+    }
+
+    /// Waits until every pod is in touch with its store: no breaker is open, and the last answer is fresh.
+    pub fn wait_for_links(&self) {
+        let linked = |pod: &Pod| {
+            let open = pod.sum("ratelimit_circuit_state").unwrap_or(0.0);
+            let staleness = pod.sum("ratelimit_sync_staleness_seconds");
+            open == 0.0 && staleness.is_some_and(|seconds| seconds < FRESH_SECONDS)
+        };
+        until(
+            "every pod is in touch with its store",
+            SETTLES_WITHIN,
+            || self.pods.iter().all(linked).then_some(()),
+        );
     }
 
     pub fn ask(&self, load: Load) -> Running {

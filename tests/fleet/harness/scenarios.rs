@@ -34,7 +34,7 @@ fn overload(name: &'static str, fleet: &Fleet, shares: &[f64], seconds: f64) -> 
         to: seconds,
         seed: 1,
     };
-    let asked = fleet.ask(Load::one(3).stream(stream)).finish();
+    let asked = fleet.ask(Load::one(shares.len()).stream(stream)).finish();
     let verdict = judge(HUNDRED, &asked, seconds);
     Figures::of(name)
         .show("checks", verdict.asked as f64)
@@ -82,6 +82,12 @@ pub fn without_sync(seconds: f64) -> Figures {
         &EVEN,
         seconds,
     )
+}
+
+/// One sidecar is exact: what is still off is the harness's own.
+pub fn alone(seconds: f64) -> Figures {
+    let fleet = Fleet::apart(1, &rules("100/second burst 100"));
+    overload("100/s, 10× overload, one sidecar", &fleet, &[1.0], seconds)
 }
 
 /// Less than the limit: nothing is denied.
