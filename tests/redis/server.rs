@@ -124,11 +124,17 @@ impl Plan {
         server
     }
 
+    /// Where it says what is wrong.
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
     fn spawn(&self) -> Child {
+        let log = fs::File::create(self.log()).expect("a log");
         Command::new(&self.program)
             .args(&self.arguments)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(log)
             .stderr(Stdio::null())
             .spawn()
             .expect("the server starts")
@@ -233,7 +239,10 @@ impl Server {
         // Whatever it answers, even that a password is needed, it answers.
         until("redis-server answers", STARTS_WITHIN, || {
             let ended = self.child.try_wait().expect("a child");
-            assert!(ended.is_none(), "{:?} ended: {ended:?}", self.plan);
+            if let Some(status) = ended {
+                let log = fs::read_to_string(self.plan.log()).unwrap_or_default();
+                panic!("{status}: {:?}\n{log}", self.plan);
+            }
             (!self.cli(&["PING"]).is_empty()).then_some(())
         });
     }

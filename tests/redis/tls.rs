@@ -7,8 +7,11 @@ use std::process::Command;
 use super::Store;
 use super::server::{Plan, Server};
 
-/// What the sidecar's user may call.
-pub const COMMANDS: &str = "+@all -@admin -@dangerous";
+/// What the sidecar's user may call: to be let in, to run the scripts, what the scripts call, and to hear news.
+pub const COMMANDS: &str = "-@all +hello +auth +ping +evalsha +script|load \
+    +mget +exists +get +set +del +incr +type +pexpire +time \
+    +zadd +zcard +zrem +zremrangebyscore +zremrangebyrank +zrevrange +zrangebyscore \
+    +publish +spublish +subscribe +ssubscribe";
 /// The keys and the channels it may name.
 pub const NAMES: &str = "~tidegate:* &tidegate:*";
 const PASSWORD: &str = "tide-and-gate";

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::redis::Store;
-use crate::redis::server::until;
+use crate::redis::server::{now, until};
 
 use super::fleet::{Fleet, Pod, SETTLES_WITHIN};
 use super::load::Asked;
@@ -75,30 +75,43 @@ fn gross_of(record: &[u8]) -> u64 {
     u64::from_le_bytes(gross.try_into().expect("eight bytes"))
 }
 
-/// Waits until nothing is under way, then fails unless every cell that was admitted is accounted for, on each pod and
-/// in the store.
+/// Cells that a pod admitted.
+fn admitted(asked: &[Asked], pod: usize) -> u64 {
+    let of_pod = asked.iter().filter(|check| usize::from(check.pod) == pod);
+    let allowed = of_pod.filter(|check| check.allowed());
+    allowed.map(|check| u64::from(check.cost)).sum()
+}
+
+/// What is not as it should be, if anything.
+fn fault(fleet: &Fleet, store: &dyn Store, asked: &[Asked], loss: Loss) -> Option<String> {
+    let all: Vec<Books> = fleet.pods.iter().map(Books::of).collect();
+    for (nth, books) in all.iter().enumerate() {
+        let admitted = admitted(asked, nth);
+        let at_rest = books.pending == 0 && books.in_flight == 0;
+        let lost = books.lost > 0 && loss == Loss::None;
+        if !at_rest || lost || books.sum() != admitted {
+            return Some(format!("pod {nth} admitted {admitted} and says {books:?}"));
+        }
+    }
+    let gross = in_store(store);
+    let missing = all.iter().enumerate().find(|(_, books)| {
+        let settled = gross.get(&books.incarnation).copied();
+        settled.unwrap_or(0) != books.settled
+    });
+    missing.map(|(nth, books)| format!("pod {nth} says {books:?}, the store {gross:?}"))
+}
+
+/// Waits until nothing is under way and every cell that was admitted is accounted for, on each pod and in the store.
+/// Fails if that does not come.
 pub fn balance(fleet: &Fleet, store: &dyn Store, asked: &[Asked], loss: Loss) {
-    let mut last = String::new();
-    let deadline = crate::redis::server::now() + SETTLES_WITHIN;
+    let begun = now();
     until("books that balance", SETTLES_WITHIN * 2, || {
-        let all: Vec<Books> = fleet.pods.iter().map(Books::of).collect();
-        let gross = in_store(store);
-        last = format!("{all:#?}\nin the store: {gross:#?}");
-        let fine = all.iter().enumerate().all(|(nth, books)| {
-            let of_pod = asked.iter().filter(|check| usize::from(check.pod) == nth);
-            let admitted: u64 = of_pod
-                .filter(|check| check.allowed())
-                .map(|check| u64::from(check.cost))
-                .sum();
-            last += &format!("\npod {nth} admitted {admitted}");
-            books.pending == 0
-                && books.in_flight == 0
-                && books.sum() == admitted
-                && books.settled == gross.get(&books.incarnation).copied().unwrap_or(0)
-                && (books.lost == 0 || loss == Loss::Counted)
-        });
-        let waited = crate::redis::server::now() > deadline;
-        assert!(fine || !waited, "the books do not balance: {last}");
-        fine.then_some(())
+        let fault = fault(fleet, store, asked, loss);
+        let late = begun.elapsed() > SETTLES_WITHIN;
+        assert!(
+            fault.is_none() || !late,
+            "the books do not balance: {fault:?}"
+        );
+        fault.is_none().then_some(())
     });
 }
