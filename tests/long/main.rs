@@ -93,9 +93,19 @@ fn books_after_many_reshards() {
 }
 
 #[test]
-fn books_after_two_cluster_failovers() {
-    conserve(Cluster::start(), 60.0, Loss::Counted, |scene| {
-        every(20.0, scene, |scene| assert!(scene.store.fail_over()));
+fn books_after_sentinel_failovers() {
+    conserve(Sentinel::start(), 60.0, Loss::Counted, fail_over_twice);
+}
+
+#[test]
+fn books_after_cluster_failovers() {
+    conserve(Cluster::start(), 60.0, Loss::Counted, fail_over_twice);
+}
+
+fn fail_over_twice<S: Store>(scene: &mut Scene<'_, S>) {
+    every(20.0, scene, |scene| {
+        assert!(scene.store.fail_over());
+        scene.store.recover();
     });
 }
 

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::server::{Server, field, until};
-use super::{FAILOVER_WITHIN, Store};
+use super::{FAILOVER_WITHIN, Store, is_replica_in_step};
 
 const ARGUMENTS: [&str; 6] = [
     "--cluster-enabled",
@@ -61,10 +61,7 @@ impl Cluster {
 
     fn wait_for_replicas(&self) {
         until("replicas in step", FAILOVER_WITHIN, || {
-            let in_step = |server: &&Server| {
-                let info = server.cli(&["INFO", "replication"]);
-                field(&info, "master_link_status") == Some("up")
-            };
+            let in_step = |server: &&Server| is_replica_in_step(server);
             (self.living().filter(in_step).count() == 3).then_some(())
         });
     }
@@ -117,6 +114,13 @@ impl Store for Cluster {
         });
         self.wait_until_whole();
         true
+    }
+    fn recover(&mut self) {
+        for nth in std::mem::take(&mut self.dead) {
+            self.servers[nth].restart();
+        }
+        self.wait_until_whole();
+        self.wait_for_replicas();
     }
 }
 

@@ -13,7 +13,7 @@ pub mod valkey;
 
 use std::time::Duration;
 
-use server::Server;
+use server::{Server, field};
 
 /// For a failover on a busy machine: detection takes a second, the election a few.
 pub const FAILOVER_WITHIN: Duration = Duration::from_secs(30);
@@ -27,7 +27,12 @@ pub trait Store {
     fn masters(&self) -> Vec<&Server>;
 
     /// Ends a master as a crash would and waits until another has taken its place. False where there is none to do so.
-    fn fail_over(&mut self) -> bool;
+    fn fail_over(&mut self) -> bool {
+        false
+    }
+
+    /// Starts again what a failover ended, and waits until it is in step: another failover can follow.
+    fn recover(&mut self) {}
 
     /// What `redis-cli` with these words prints, on each master.
     fn cli(&self, words: &[&str]) -> Vec<String> {
@@ -47,6 +52,12 @@ pub trait Store {
     }
 }
 
+/// Whether it is a replica that has everything its master has.
+fn is_replica_in_step(server: &Server) -> bool {
+    let info = server.cli(&["INFO", "replication"]);
+    field(&info, "master_link_status") == Some("up")
+}
+
 impl Store for Server {
     fn section(&self) -> String {
         format!("url: \"{}\"", self.url())
@@ -54,9 +65,5 @@ impl Store for Server {
 
     fn masters(&self) -> Vec<&Server> {
         vec![self]
-    }
-
-    fn fail_over(&mut self) -> bool {
-        false
     }
 }

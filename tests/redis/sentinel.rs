@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::server::{Plan, Server, field, until};
-use super::{FAILOVER_WITHIN, Store};
+use super::{FAILOVER_WITHIN, Store, is_replica_in_step};
 
 /// What the sentinels call it.
 const MASTER: &str = "tides";
@@ -31,10 +31,7 @@ impl Sentinel {
             sentinels,
             master: 0,
         };
-        until("a replica in step", FAILOVER_WITHIN, || {
-            let info = stores.servers[1].cli(&["INFO", "replication"]);
-            (field(&info, "master_link_status") == Some("up")).then_some(())
-        });
+        stores.wait_for_replica();
         let knows = |sentinel: &Server, what: &str, count: &str| {
             let told = sentinel.cli(&["SENTINEL", "MASTER", MASTER]);
             let mut lines = told.lines();
@@ -47,6 +44,12 @@ impl Sentinel {
             stores.sentinels.iter().all(ready).then_some(())
         });
         stores
+    }
+
+    fn wait_for_replica(&self) {
+        until("a replica in step", FAILOVER_WITHIN, || {
+            self.servers.iter().any(is_replica_in_step).then_some(())
+        });
     }
 
     /// The port of the master, as the sentinels that answer agree on it.
@@ -85,6 +88,12 @@ impl Store for Sentinel {
             (field(&info, "role") == Some("master")).then_some(())
         });
         true
+    }
+    fn recover(&mut self) {
+        let master = self.master;
+        self.servers[1 - master].restart();
+        // The sentinels make it a replica.
+        self.wait_for_replica();
     }
 }
 

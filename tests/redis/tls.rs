@@ -129,10 +129,6 @@ impl Store for Tls {
     fn masters(&self) -> Vec<&Server> {
         vec![&self.0]
     }
-
-    fn fail_over(&mut self) -> bool {
-        false
-    }
 }
 
 /// An authority, and what it signed for a server and for a client.

@@ -24,8 +24,4 @@ impl Store for Unix {
     fn masters(&self) -> Vec<&Server> {
         vec![&self.0]
     }
-
-    fn fail_over(&mut self) -> bool {
-        false
-    }
 }
