@@ -43,7 +43,8 @@ pub struct Verdict {
     pub exact: f64,
     /// What it denies.
     pub exact_denied: u64,
-    /// The most that any span of time had above burst + rate · span.
+    /// The most that any span of time had above burst + rate · span. A check was decided somewhere between its
+    /// question and its answer; a span is as long as that allows, so that a slow harness is not taken for overshoot.
     pub overshoot: f64,
     /// Denied although what was admitted before left room.
     pub false_denials: u64,
@@ -73,6 +74,8 @@ pub fn judge(limit: Limit, asked: &[Asked], seconds: f64) -> Verdict {
         ..Verdict::default()
     };
     let (mut exact, mut fleet) = (Level::default(), Level::default());
+    // What was admitted less what had drained by then: before the first check of a span, and the least of it so far.
+    let mut least = f64::INFINITY;
     for check in asked {
         let (now, cost) = (check.seconds(), f64::from(check.cost));
         exact.drain(limit, now);
@@ -86,8 +89,10 @@ pub fn judge(limit: Limit, asked: &[Asked], seconds: f64) -> Verdict {
         }
         if check.allowed() {
             fleet.cells += cost;
+            least = least.min(verdict.admitted - limit.rate * now);
             verdict.admitted += cost;
-            verdict.overshoot = verdict.overshoot.max(fleet.cells - limit.burst);
+            let above = verdict.admitted - limit.rate * check.answered_seconds() - least;
+            verdict.overshoot = verdict.overshoot.max(above - limit.burst);
         } else {
             verdict.denied += 1;
             verdict.false_denials += u64::from(fleet.has_room(limit, cost));

@@ -36,6 +36,10 @@ impl Asked {
         Duration::from_nanos(self.at).as_secs_f64()
     }
 
+    pub fn answered_seconds(&self) -> f64 {
+        self.seconds() + Duration::from_micros(self.micros.into()).as_secs_f64()
+    }
+
     pub fn allowed(&self) -> bool {
         self.status == 200
     }
