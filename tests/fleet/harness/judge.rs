@@ -48,6 +48,8 @@ pub struct Verdict {
     pub overshoot: f64,
     /// Denied although what was admitted before left room.
     pub false_denials: u64,
+    /// The second of the last of those.
+    pub false_denial_last: f64,
 }
 
 impl Verdict {
@@ -95,7 +97,10 @@ pub fn judge(limit: Limit, asked: &[Asked], seconds: f64) -> Verdict {
             verdict.overshoot = verdict.overshoot.max(above - limit.burst);
         } else {
             verdict.denied += 1;
-            verdict.false_denials += u64::from(fleet.has_room(limit, cost));
+            if fleet.has_room(limit, cost) {
+                verdict.false_denials += 1;
+                verdict.false_denial_last = now;
+            }
         }
     }
     verdict

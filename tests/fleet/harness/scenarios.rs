@@ -187,8 +187,9 @@ pub fn outage(before: f64, after: f64) -> Figures {
     let admitted = judge(HUNDRED, during, back - gone).admitted;
     let most = 1.2 * HUNDRED.rate * (back - gone) + HUNDRED.burst + 3.0;
     // Judged over the whole run, so that what was admitted before counts.
-    let false_until = |end: f64| judge(HUNDRED, between(&asked, 0.0, end), end).false_denials;
-    let false_denials = false_until(end) - false_until(back);
+    let until = |end: f64| judge(HUNDRED, between(&asked, 0.0, end), end);
+    let whole = until(end);
+    let false_denials = whole.false_denials - until(back).false_denials;
     Figures::of("e: store killed for 10 s")
         .show("p99 while healthy, µs", p99(healthy))
         .show(
@@ -203,6 +204,10 @@ pub fn outage(before: f64, after: f64) -> Figures {
         .show("admitted while it is gone", admitted)
         .most("admitted, of 1.2·r·t + burst + N", admitted / most, 1.0)
         .most("falsely denied after its return", false_denials as f64, 0.0)
+        .show(
+            "the last of them, s after its return",
+            (whole.false_denial_last - back).max(0.0),
+        )
 }
 
 /// What a key costs the store: updates per 1,000 checks of one at 1,000/s.
