@@ -4,7 +4,7 @@
     reason = "a test that expects too much fails, as it should"
 )]
 
-use tidegate::engine::{Engine, FleetKey, Setup};
+use tidegate::engine::{Begun, Engine, FleetKey, Setup};
 use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate::pure::{
     Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
@@ -77,6 +77,11 @@ fn check(algorithm: Algorithm, keys: &[&str], peek: bool, allowed: bool) {
         for _ in 0..100 {
             assert_eq!(engine.check(&check, NOW).allowed(), allowed);
         }
+    });
+    assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
+    let counted = allocation_counter::measure(|| match engine.begin(&check, NOW) {
+        Begun::Decided(answer) => assert_eq!(answer.allowed(), allowed),
+        Begun::Asking(plan) => unreachable!("nothing is strict: {plan:?}"),
     });
     assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
 }

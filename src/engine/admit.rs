@@ -39,6 +39,8 @@ pub(super) struct Admission<'a> {
 pub(super) enum Trace<'a> {
     /// Nothing was changed.
     None,
+    /// Nothing was changed; allowed without room, because the store cannot be reached.
+    Forgiven,
     /// The key is not held: it was counted where nothing can be given back.
     KeptOut,
     Level {
@@ -102,7 +104,7 @@ impl Asked<'_> {
         (gcra::admit(self.limit, tat, self.moment.now, cost), tat)
     }
 
-    fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
+    pub(super) fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
         decide_level(
             self.rule.spec.algorithm,
             self.limit,
@@ -215,13 +217,18 @@ impl Engine {
         if asked.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
             admission.standing.allowed = true;
             admission.standing.retry_after = None;
+            admission.trace = Trace::Forgiven;
         }
         admission.source = Source::Fallback;
         Ok(admission)
     }
 
     #[inline(always)]
-    fn admit_in_step<'a>(&'a self, asked: &Asked<'_>, cost: Cells) -> Result<Admission<'a>, Stale> {
+    pub(super) fn admit_in_step<'a>(
+        &'a self,
+        asked: &Asked<'_>,
+        cost: Cells,
+    ) -> Result<Admission<'a>, Stale> {
         if asked.rule.spec.algorithm.is_windowed() {
             return Ok(self.admit_window(asked, cost));
         }
@@ -404,7 +411,7 @@ impl Engine {
             return;
         }
         match &admission.trace {
-            Trace::None => {}
+            Trace::None | Trace::Forgiven => {}
             Trace::Level { tenancy, .. } => {
                 self.report((asked.state.id, asked.name), tenancy, cost);
             }
@@ -461,7 +468,7 @@ impl Engine {
         (standing, Source::Fallback)
     }
 
-    fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
+    pub(super) fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
         if asked.rule.spec.algorithm.is_windowed() {
             let opening = self.window_opening(asked);
             return (

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::InForce;
+use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
 use crate::pure::{Cells, Limit, Rule, Standing};
 
@@ -49,6 +50,8 @@ pub struct Hit {
     pub standing: Standing,
     /// Who says so.
     pub source: Source,
+    /// Whether it had no room and was allowed all the same, because the store cannot be reached.
+    pub forgiven: bool,
 }
 
 /// The rules a check met.
@@ -110,6 +113,16 @@ impl Answer {
     /// Whether this hit speaks against the check: over its limit, and not only in shadow.
     pub fn denies(&self, hit: &Hit) -> bool {
         !hit.standing.allowed && !self.rule(hit).spec.shadow
+    }
+
+    /// Whether it is denied for want of the store, and not because of a limit.
+    pub fn unavailable(&self) -> bool {
+        let wants_store = |hit: &Hit| {
+            self.denies(hit)
+                && hit.source == Source::Fallback
+                && self.rule(hit).spec.on_store_error == OnStoreError::Deny
+        };
+        !self.allowed && self.decisive().is_some_and(wants_store)
     }
 
     /// Greater is more restrictive. A denial that no wait ends is the longest; a rule without a limit is none.

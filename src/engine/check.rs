@@ -8,15 +8,25 @@ use smallvec::SmallVec;
 use super::admit::{Admission, Asked, Stale, Trace, UNLIMITED};
 use super::answer::{Answer, Hit, Hits, Source};
 use super::snapshot::Snapshot;
-use super::{Engine, stats::Stat};
+use super::{Engine, InForce, stats::Stat};
 use crate::pure::rules::Lookup;
 use crate::pure::{Cells, Check, Entry, Moment, Standing};
 
 impl Engine {
     /// Decides `check` at `moment`. Never waits.
     pub fn check(&self, check: &Check<'_>, moment: Moment) -> Answer {
+        self.decided(self.in_force(), check, moment)
+    }
+
+    /// Decides `check` under the rules of `snapshot`, or under newer ones.
+    #[inline]
+    pub(super) fn decided(
+        &self,
+        mut snapshot: InForce,
+        check: &Check<'_>,
+        moment: Moment,
+    ) -> Answer {
         loop {
-            let snapshot = self.in_force();
             let (mut hits, lookup) = matched(&snapshot, check);
             if let Ok(allowed) = self.decide(&snapshot, &mut hits, moment) {
                 return Answer {
@@ -26,10 +36,16 @@ impl Engine {
                     domain_known: lookup == Lookup::Walked,
                 };
             }
+            snapshot = self.in_force();
         }
     }
 
-    fn decide(&self, snapshot: &Snapshot, hits: &mut Hits, moment: Moment) -> Result<bool, Stale> {
+    pub(super) fn decide(
+        &self,
+        snapshot: &Snapshot,
+        hits: &mut Hits,
+        moment: Moment,
+    ) -> Result<bool, Stale> {
         match hits.as_mut_slice() {
             [] => return Ok(true),
             [hit] if hit.cost > Cells::ZERO => {
@@ -45,7 +61,9 @@ impl Engine {
                     self.look_into(snapshot, hit, moment);
                 }
                 if allows(snapshot, many) {
-                    self.admit_all(snapshot, many, moment)?;
+                    self.admit_all(snapshot, many, moment, |_, hit| {
+                        self.asked(snapshot, hit, moment)
+                    })?;
                 } else {
                     self.show_unconsumed(snapshot, many, moment);
                 }
@@ -58,12 +76,13 @@ impl Engine {
         Ok(allowed)
     }
 
-    /// Admits on every rule that has room, the scarcest first, or on none.
-    fn admit_all(
+    /// Admits on every rule that has room, the scarcest first, or on none. Leaves out what `ask` has no question for.
+    pub(super) fn admit_all<'a>(
         &self,
-        snapshot: &Snapshot,
+        snapshot: &'a Snapshot,
         hits: &mut [Hit],
         moment: Moment,
+        ask: impl Fn(usize, &Hit) -> Option<Asked<'a>>,
     ) -> Result<(), Stale> {
         let mut order: SmallVec<[usize; 4]> = (0..hits.len()).collect();
         order.sort_by_key(|&index| hits[index].standing.remaining);
@@ -73,7 +92,7 @@ impl Engine {
             if hit.cost == Cells::ZERO || !hit.standing.allowed {
                 continue;
             }
-            let Some(asked) = self.asked(snapshot, hit, moment) else {
+            let Some(asked) = ask(index, hit) else {
                 continue;
             };
             let admission = match self.admit(&asked, hit.cost) {
@@ -103,7 +122,7 @@ impl Engine {
         for (index, asked, admission) in admitted.iter().rev() {
             let cost = hits[*index].cost;
             let given_back = match admission.trace {
-                Trace::None => true,
+                Trace::None | Trace::Forgiven => true,
                 Trace::KeptOut => false,
                 Trace::Window => {
                     self.windows.give_back(&asked.window(), cost);
@@ -125,7 +144,7 @@ impl Engine {
     }
 
     /// Fills in how a hit would stand. Changes nothing. A look that finds no cell left is a denial.
-    fn look_into(&self, snapshot: &Snapshot, hit: &mut Hit, moment: Moment) {
+    pub(super) fn look_into(&self, snapshot: &Snapshot, hit: &mut Hit, moment: Moment) {
         let Some(asked) = self.asked(snapshot, hit, moment) else {
             return;
         };
@@ -141,7 +160,7 @@ impl Engine {
     }
 
     /// A denied check consumes nothing: rules that had room show all of it.
-    fn show_unconsumed(&self, snapshot: &Snapshot, hits: &mut [Hit], moment: Moment) {
+    pub(super) fn show_unconsumed(&self, snapshot: &Snapshot, hits: &mut [Hit], moment: Moment) {
         for hit in hits
             .iter_mut()
             .filter(|hit| hit.standing.allowed && hit.cost > Cells::ZERO)
@@ -173,7 +192,7 @@ impl Engine {
     }
 
     /// Rules that count what was denied do so.
-    fn charge_rejected(&self, snapshot: &Snapshot, hits: &[Hit], moment: Moment) {
+    pub(super) fn charge_rejected(&self, snapshot: &Snapshot, hits: &[Hit], moment: Moment) {
         for hit in hits.iter().filter(|hit| hit.cost > Cells::ZERO) {
             match self.asked(snapshot, hit, moment) {
                 Some(asked) if asked.rule.spec.count_rejected => {
@@ -192,15 +211,16 @@ impl Engine {
 impl Hit {
     fn set(&mut self, admission: &Admission<'_>) {
         self.standing = admission.standing;
-        self.source = match admission.source {
-            Source::Local | Source::Mitigation if admission.standing.allowed => Source::Local,
-            source => source,
+        self.forgiven = matches!(admission.trace, Trace::Forgiven);
+        self.source = match (admission.source, admission.standing.allowed) {
+            (Source::Mitigation, true) => Source::Local,
+            (source, _) => source,
         };
     }
 }
 
 /// Whether the check passes as its hits stand: no rule denies it, and of those in quota mode not all do.
-fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
+pub(super) fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
     let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
     for hit in hits {
         let spec = &snapshot.rule(hit.rule).0.spec;
@@ -219,7 +239,7 @@ fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
 }
 
 /// The rules that `check` meets, without those that another of them replaces.
-fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
+pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
     let rules = snapshot.rules();
     let mut hits = Hits::new();
     let mut lookup = Lookup::Walked;
@@ -235,6 +255,7 @@ fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
                     cost,
                     standing: UNLIMITED,
                     source: Source::Local,
+                    forgiven: false,
                 });
             });
         });

@@ -227,7 +227,7 @@ impl Engine {
             .plus(self.windows.pending_in_all())
     }
 
-    fn table_key(&self, asked: &Asked<'_>) -> TableKey {
+    pub(super) fn table_key(&self, asked: &Asked<'_>) -> TableKey {
         self.table.key(asked.name, asked.state.variant)
     }
 }

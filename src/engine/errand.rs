@@ -30,7 +30,10 @@ pub enum Errand {
 
 /// Where errands are left. A desk that is full or closed answers at once that it is not done.
 #[derive(Clone)]
-pub struct Desk(Option<Arc<dyn Fn(Errand) -> Result<(), Errand> + Send + Sync>>);
+pub struct Desk(Option<Arc<Carrier>>);
+
+/// Takes an errand, or hands it back.
+type Carrier = dyn Fn(Errand) -> Result<(), Errand> + Send + Sync;
 
 impl fmt::Debug for Desk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,6 +16,7 @@ mod mitigations;
 pub mod rounds;
 mod snapshot;
 mod stats;
+mod strict;
 pub mod table;
 mod wanting;
 mod windows;
@@ -35,6 +36,7 @@ pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, Stats};
+pub use strict::{Begun, Finished, Plan};
 
 use crate::pure::Rules;
 use doorkeeper::Doorkeeper;
@@ -195,6 +197,13 @@ impl Engine {
     /// Says whom to wake when keys want a round.
     pub fn set_alarm(&self, alarm: Alarm) {
         self.wanting.set_alarm(alarm);
+    }
+
+    /// Says which lanes of the store are cut off, by a bit each, and what this pod grants of their keys meanwhile. The
+    /// rounds say it of their own accord.
+    pub fn set_partition(&self, lanes: u64, shares: Shares) {
+        self.fallback.set_shares(shares);
+        self.fallback.set_lanes(lanes);
     }
 
     /// Running totals.

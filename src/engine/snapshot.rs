@@ -24,6 +24,7 @@ pub struct Snapshot {
     states: Vec<RuleState>,
     by_id: HashMap<u64, RuleIndex>,
     version: u64,
+    asks: bool,
 }
 
 /// What the engine knows of one rule.
@@ -92,7 +93,11 @@ impl Snapshot {
 
     fn of(rules: Rules, states: Vec<RuleState>, version: u64) -> Self {
         let ids = states.iter().enumerate();
+        let mut known = rules.all().iter().zip(&states);
         Self {
+            asks: known.any(|(rule, state)| {
+                state.reported && rule.spec.consistency == Consistency::Strict
+            }),
             by_id: ids.map(|(index, state)| (state.id, index)).collect(),
             rules,
             states,
@@ -131,6 +136,12 @@ impl Snapshot {
     /// How many times rules were put in force.
     pub const fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Whether any rule asks the store before it decides.
+    #[inline]
+    pub const fn asks(&self) -> bool {
+        self.asks
     }
 
     /// The rule that the store calls `id`.

@@ -130,6 +130,17 @@ pub struct Heard {
     pub own: Cells,
 }
 
+/// What the store said of a key that it decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Mirrored {
+    /// Which window.
+    pub index: u64,
+    /// All cells of it.
+    pub current: Cells,
+    /// All cells of the one before.
+    pub previous: Cells,
+}
+
 impl Windows {
     /// A table for at most `keys_max` keys.
     pub fn new(keys_max: usize) -> Self {
@@ -234,6 +245,37 @@ impl Windows {
         }
         let pending = counted.untold.pending();
         trigger.cells().is_some_and(|at| pending >= at)
+    }
+
+    /// Makes the key's counts those of the store, with what that has not been told. Whether there was room.
+    pub fn mirror(&self, key: &WindowKey<'_>, heard: Mirrored) -> Room {
+        let ((), room) = self.with(key, Cells::ZERO, |_| ((), true));
+        let mut shard = self.shard(key.name);
+        let Some(counted) = shard.get_mut(&key.name) else {
+            return room;
+        };
+        let (index, known) = counted.untold.told;
+        let known = if index == heard.index {
+            known
+        } else {
+            Cells::ZERO
+        };
+        counted.untold.told = (heard.index, heard.current);
+        let untold = &counted.untold;
+        let comparable = heard.index == key.unix.whole(key.limit.window()).get();
+        // A log knows more than two counts, and cells on their way may be in the store's count or not.
+        if key.rule.spec.algorithm == Algorithm::SlidingLog || untold.in_flight || !comparable {
+            let foreign = heard.current.less(known);
+            counted.under(key).charge(key.limit, key.unix, foreign);
+            return room;
+        }
+        let current = heard.current.plus(untold.pending());
+        let earlier = key.unix.less(key.limit.window());
+        counted.limit = *key.limit;
+        counted.state = fresh(key, Cells::ZERO);
+        counted.state.charge(key.limit, earlier, heard.previous);
+        counted.state.charge(key.limit, key.unix, current);
+        room
     }
 
     /// Fills the key's window, if it is held: the fleet has used it up.

@@ -2,7 +2,8 @@
 //!
 //! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: what a
 //! flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules
-//! a descriptor meets. Zero allocations: tests/allocation.rs.
+//! a descriptor meets. `strict.rs`: what the store decides. `fallback.rs`: what is granted without it. Zero allocations:
+//! tests/allocation.rs.
 #![expect(
     clippy::expect_used,
     reason = "a test that expects too much fails, as it should"
@@ -11,7 +12,9 @@
 mod all_or_nothing;
 mod bounds;
 mod exact;
+mod fallback;
 mod identity;
 mod reload;
 mod rules;
+mod strict;
 mod world;
