@@ -18,7 +18,8 @@ use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
 use crate::config::{Address, Config};
 use crate::doors::http::Http;
-use crate::engine::{Engine, FleetKey, Setup};
+use crate::doors::strict::Strict;
+use crate::engine::{Desk, Engine, FleetKey, Setup};
 use crate::pure::Rule;
 use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError};
@@ -125,6 +126,13 @@ impl Shared<'_> {
             Arc::clone(self.telemetry),
             &config.headers,
             config.bounds,
+            Strict {
+                desk: Desk::CLOSED,
+                timeout: config
+                    .store
+                    .as_ref()
+                    .map_or(Duration::ZERO, |store| store.timeout),
+            },
         );
         let health = Health {
             engine: Arc::clone(self.engine),

@@ -13,7 +13,7 @@ use arc_swap::ArcSwap;
 use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use crate::engine::{Answer, Engine, Snapshot, Source, Stat};
+use crate::engine::{Answer, Engine, Hit, Snapshot, Source, Stat};
 use crate::pure::Rule;
 
 /// A metric as it is documented.
@@ -51,9 +51,11 @@ macro_rules! metrics {
 
 metrics! {
     DECISIONS = Counter "ratelimit_decisions_total" ["rule", "decision", "source"]
-        "Rules asked, by rule, by decision (allow, deny, shadow_deny) and by what decided (local, mitigation).";
+        "Rules asked, by rule, by decision (allow, deny, shadow_deny) and by what decided (local, mitigation, strict, fallback).";
     DENIED = Counter "ratelimit_denied_total" ["rule"]
         "Checks a rule denied.";
+    FAILOPEN = Counter "ratelimit_failopen_total" ["rule"]
+        "Checks allowed above a rule's limit because the store cannot be reached and on_store_error is allow.";
     UNMATCHED = Counter "ratelimit_unmatched_total" ["reason"]
         "Checks allowed because nothing limits them: the domain is not configured (domain), or no rule of it matched (rule).";
     CHECK_DURATION = Histogram "ratelimit_check_duration_seconds" []
@@ -118,10 +120,11 @@ struct Board {
 /// What is counted of one rule.
 struct RuleMeter {
     label: String,
-    allowed: Counter,
+    allowed: [Counter; Source::ALL.len()],
     denied: [Counter; Source::ALL.len()],
-    shadow_denied: Counter,
+    shadow_denied: [Counter; Source::ALL.len()],
     denied_total: Counter,
+    failed_open: Counter,
     lowest: Lowest,
     remaining: Gauge,
 }
@@ -214,17 +217,13 @@ impl Telemetry {
                 .filter(|_| board.version == answer.version())
             {
                 Some(meter) => {
-                    meter.count(hit.standing.allowed, rule.spec.shadow, hit.source);
+                    meter.count(answer, hit);
                     if rule.spec.limit.is_some() {
                         meter.lowest.note(hit.standing.remaining.get());
                     }
                 }
                 // The rules are being swapped: count under the same name, only not as fast.
-                None => self.meter(&rule.label).count(
-                    hit.standing.allowed,
-                    rule.spec.shadow,
-                    hit.source,
-                ),
+                None => self.meter(&rule.label).count(answer, hit),
             }
         }
     }
@@ -282,10 +281,15 @@ impl Telemetry {
         };
         RuleMeter {
             label: label.to_owned(),
-            allowed: decided("allow", Source::Local),
+            allowed: Source::ALL.map(|source| match source {
+                // A known level that has fallen far enough does not speak for a check: the bucket does.
+                Source::Local | Source::Mitigation => decided("allow", Source::Local),
+                Source::Strict | Source::Fallback => decided("allow", source),
+            }),
             denied: Source::ALL.map(|source| decided("deny", source)),
-            shadow_denied: decided("shadow_deny", Source::Local),
+            shadow_denied: Source::ALL.map(|source| decided("shadow_deny", source)),
             denied_total: self.counter(DENIED, &[label]),
+            failed_open: self.counter(FAILOPEN, &[label]),
             lowest: Lowest::default(),
             remaining: self.gauge(REMAINING, &[label]),
         }
@@ -293,14 +297,18 @@ impl Telemetry {
 }
 
 impl RuleMeter {
-    fn count(&self, allowed: bool, shadow: bool, source: Source) {
-        match (allowed, shadow) {
-            (true, _) => self.allowed.increment(1),
-            (false, true) => self.shadow_denied.increment(1),
+    fn count(&self, answer: &Answer, hit: &Hit) {
+        let (source, shadow) = (hit.source as usize, answer.rule(hit).spec.shadow);
+        match (hit.standing.allowed, shadow) {
+            (true, _) => self.allowed[source].increment(1),
+            (false, true) => self.shadow_denied[source].increment(1),
             (false, false) => {
                 self.denied_total.increment(1);
-                self.denied[source as usize].increment(1);
+                self.denied[source].increment(1);
             }
+        }
+        if hit.forgiven && !shadow && answer.allowed() {
+            self.failed_open.increment(1);
         }
     }
 }

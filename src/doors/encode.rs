@@ -51,8 +51,8 @@ impl HeaderStyles {
 pub struct Telling {
     /// Which headers to send.
     pub styles: HeaderStyles,
-    /// The status of a denial.
-    pub deny_status: StatusCode,
+    /// The status of a denial, if the client chose one.
+    pub deny_status: Option<StatusCode>,
     /// When the check was decided.
     pub moment: Moment,
 }
@@ -67,7 +67,10 @@ pub fn response(headers: HeaderMap, check: &Check<'_>, answer: &Answer, telling:
     }
     let mut response = page.into_reply(headers);
     if !answer.allowed() {
-        *response.status_mut() = telling.deny_status;
+        *response.status_mut() = telling.deny_status.unwrap_or(match answer.unavailable() {
+            true => StatusCode::SERVICE_UNAVAILABLE,
+            false => StatusCode::TOO_MANY_REQUESTS,
+        });
     }
     response
 }

@@ -1,21 +1,26 @@
 //! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query.
+//!
+//! A check that has to wait for the store (`strict.rs`) keeps its request: it is read again to be answered.
 
 use std::convert::Infallible;
-use std::future::{Future, Ready, ready};
+use std::future::{self, Future, Ready};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::service::Service;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
 use super::encode::{self, HeaderStyles, Telling};
+use super::strict::{Late, Strict};
 use crate::clock::Clock;
 use crate::config::{Bounds, HeaderStyle};
-use crate::engine::Engine;
+use crate::engine::{Answer, Begun, Engine, Plan};
+use crate::pure::{Check, Moment};
 use crate::telemetry::Telemetry;
 use crate::wire::decode::{self, Asked, Malformed};
 use crate::wire::{Reply, method_refusal, refusal};
@@ -31,15 +36,17 @@ struct Inner {
     clock: Clock,
     styles: HeaderStyles,
     bounds: Bounds,
+    strict: Strict,
 }
 
 impl Http {
-    /// A door to `engine`.
+    /// A door to `engine` that asks the store as `strict` says.
     pub fn new(
         engine: Arc<Engine>,
         telemetry: Arc<Telemetry>,
         styles: &[HeaderStyle],
         bounds: Bounds,
+        strict: Strict,
     ) -> Self {
         Self(Arc::new(Inner {
             engine,
@@ -47,8 +54,62 @@ impl Http {
             clock: Clock::get(),
             styles: HeaderStyles::new(styles),
             bounds,
+            strict,
         }))
     }
+
+    /// Decides what was asked, at once if that can be.
+    fn answer(&self, sent: Sent, headers: HeaderMap) -> Result<Reply, Late> {
+        let begun = self.0.begin(&sent, headers);
+        begun.map_err(|asking| Late::new(self.clone().ask(sent, asking)))
+    }
+
+    /// Asks the store, and then decides.
+    async fn ask(self, sent: Sent, asking: Asking) -> Reply {
+        let Self(inner) = self;
+        let Asking {
+            plan,
+            headers,
+            began,
+        } = asking;
+        let again = |moment| {
+            let bytes_max = inner.bounds.key_bytes_max;
+            let begin = |check: &Check<'_>| inner.engine.begin(check, moment);
+            sent.asked()?.check(bytes_max, begin)
+        };
+        let told = match inner.strict.decide(&inner.engine, plan, again).await {
+            Ok((answer, moment)) => sent.asked().and_then(|asked| {
+                asked.check(inner.bounds.key_bytes_max, |check| {
+                    let deny_status = deny_status(&asked);
+                    inner.tell(check, &answer, (headers, deny_status), (began, moment))
+                })
+            }),
+            Err(malformed) => Err(malformed),
+        };
+        told.unwrap_or_else(|malformed| inner.refuse(&malformed))
+    }
+}
+
+/// A check as it came in.
+enum Sent {
+    Body(Bytes),
+    Query(Uri),
+}
+
+impl Sent {
+    fn asked(&self) -> Result<Asked<'_>, Malformed> {
+        match self {
+            Self::Body(body) => decode::from_json(body),
+            Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
+        }
+    }
+}
+
+/// A check that the store has to be asked for.
+struct Asking {
+    plan: Box<Plan>,
+    headers: HeaderMap,
+    began: Moment,
 }
 
 impl Service<Request<Incoming>> for Http {
@@ -64,10 +125,10 @@ impl Service<Request<Incoming>> for Http {
                 headers: head.headers,
                 body: Reading::new(body, self.0.bounds.body_bytes_max),
             },
-            ("/v1/check", &Method::GET) => {
-                let asked = decode::from_query(head.uri.query().unwrap_or_default());
-                Answering::at_once(self.0.check(asked, head.headers))
-            }
+            ("/v1/check", &Method::GET) => match self.answer(Sent::Query(head.uri), head.headers) {
+                Ok(reply) => Answering::at_once(reply),
+                Err(late) => Answering::Late(late),
+            },
             ("/v1/check", _) => Answering::at_once(method_refusal("GET, POST")),
             _ => Answering::at_once(refusal(
                 StatusCode::NOT_FOUND,
@@ -92,11 +153,13 @@ pub enum Answering {
         /// What is read.
         body: Reading,
     },
+    /// The store has to be asked first.
+    Late(Late),
 }
 
 impl Answering {
     fn at_once(reply: Reply) -> Self {
-        Self::AtOnce(ready(Ok(reply)))
+        Self::AtOnce(future::ready(Ok(reply)))
     }
 }
 
@@ -104,50 +167,79 @@ impl Future for Answering {
     type Output = Result<Reply, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match &mut *self {
-            Self::AtOnce(reply) => Pin::new(reply).poll(context),
-            Self::Reading {
-                door: Http(inner),
-                headers,
-                body,
-            } => Pin::new(body).poll(context).map(|body| {
-                Ok(match body {
-                    Ok(body) => inner.check(decode::from_json(&body), std::mem::take(headers)),
-                    Err(why) => unread(why, inner.bounds.body_bytes_max),
-                })
-            }),
+        loop {
+            let late = match &mut *self {
+                Self::AtOnce(reply) => return Pin::new(reply).poll(context),
+                Self::Late(reply) => return Pin::new(reply).poll(context).map(Ok),
+                Self::Reading {
+                    door,
+                    headers,
+                    body,
+                } => match ready!(Pin::new(body).poll(context)) {
+                    Ok(body) => match door.answer(Sent::Body(body), std::mem::take(headers)) {
+                        Ok(reply) => return Poll::Ready(Ok(reply)),
+                        Err(late) => late,
+                    },
+                    Err(why) => {
+                        return Poll::Ready(Ok(unread(why, door.0.bounds.body_bytes_max)));
+                    }
+                },
+            };
+            *self = Self::Late(late);
         }
     }
 }
 
 impl Inner {
-    /// Decides what was asked. The answer's headers go where the request's were.
-    fn check(&self, asked: Result<Asked<'_>, Malformed>, headers: HeaderMap) -> Reply {
+    /// Decides what was sent, unless the store has to be asked. The answer's headers go where the request's were.
+    fn begin(&self, sent: &Sent, headers: HeaderMap) -> Result<Reply, Asking> {
         let moment = self.clock.moment();
-        let decided = asked.and_then(|asked| {
-            let deny_status = asked
-                .deny_status
-                .and_then(|status| StatusCode::from_u16(status).ok());
-            let deny_status = deny_status.unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let begun = sent.asked().and_then(|asked| {
             asked.check(self.bounds.key_bytes_max, |check| {
-                let answer = self.engine.check(check, moment);
-                self.telemetry
-                    .check_duration
-                    .record(self.clock.since(moment.now));
-                self.telemetry.decided(&answer);
-                let telling = Telling {
-                    styles: self.styles,
-                    deny_status,
-                    moment,
-                };
-                encode::response(headers, check, &answer, telling)
+                match self.engine.begin(check, moment) {
+                    Begun::Decided(answer) => {
+                        let telling = (headers, deny_status(&asked));
+                        Ok(self.tell(check, &answer, telling, (moment, moment)))
+                    }
+                    Begun::Asking(plan) => Err(Asking {
+                        plan,
+                        headers,
+                        began: moment,
+                    }),
+                }
             })
         });
-        decided.unwrap_or_else(|Malformed(what)| {
-            self.telemetry.requests_malformed.increment(1);
-            refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
-        })
+        begun.unwrap_or_else(|malformed| Ok(self.refuse(&malformed)))
     }
+
+    /// Counts and encodes what was decided, between when it began and when it was.
+    fn tell(
+        &self,
+        check: &Check<'_>,
+        answer: &Answer,
+        (headers, deny_status): (HeaderMap, Option<StatusCode>),
+        (began, moment): (Moment, Moment),
+    ) -> Reply {
+        let taken = self.clock.since(began.now);
+        self.telemetry.check_duration.record(taken);
+        self.telemetry.decided(answer);
+        let telling = Telling {
+            styles: self.styles,
+            deny_status,
+            moment,
+        };
+        encode::response(headers, check, answer, telling)
+    }
+
+    fn refuse(&self, Malformed(what): &Malformed) -> Reply {
+        self.telemetry.requests_malformed.increment(1);
+        refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
+    }
+}
+
+fn deny_status(asked: &Asked<'_>) -> Option<StatusCode> {
+    let status = asked.deny_status?;
+    StatusCode::from_u16(status).ok()
 }
 
 fn unread(why: Unread, bytes_max: usize) -> Reply {

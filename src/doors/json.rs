@@ -141,12 +141,20 @@ impl<'a> Denial<'a> {
             Some(seconds) => format!("retry after {seconds} seconds"),
             None => "no wait will let it pass".to_owned(),
         };
+        let (code, message) = match limit {
+            Some(_) if answer.unavailable() => (
+                "STORE_UNAVAILABLE",
+                format!("{label} denies while the store cannot be reached: {advice}"),
+            ),
+            Some(limit) => (
+                "RATE_LIMITED",
+                format!("rate limit {limit} of {label} exceeded: {advice}"),
+            ),
+            None => ("RATE_LIMITED", advice),
+        };
         Self {
-            code: "RATE_LIMITED",
-            message: match limit {
-                Some(limit) => format!("rate limit {limit} of {label} exceeded: {advice}"),
-                None => advice,
-            },
+            code,
+            message,
             retry_after,
             limit: limit.map_or(0, Limit::requests),
             window: limit.map(Limit::window_text).unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! The doors: how a check comes in and its answer goes out.
 //!
 //! A door turns bytes into a [`Check`](crate::pure::Check), reads the clock once, asks the engine and encodes the
-//! answer. Between the two there is no `.await`. Whether it listens on TCP or on a Unix socket is a property of its
+//! answer. Between the two there is no `.await`, except in `strict.rs`. Whether it listens on TCP or on a Unix socket is a property of its
 //! listener.
 #![deny(clippy::indexing_slicing)]
 
@@ -9,3 +9,4 @@ mod body;
 mod encode;
 pub mod http;
 mod json;
+pub mod strict;
