@@ -12,6 +12,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, StatusCode};
 
 use super::status::Status;
+use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::telemetry::Telemetry;
 use crate::wire::{Reply, method_refusal, refusal, reply};
@@ -49,7 +50,8 @@ impl Health {
             "/metrics" => reply(
                 StatusCode::OK,
                 PROMETHEUS,
-                self.telemetry.render(&self.engine),
+                self.telemetry
+                    .render(&self.engine, Clock::get().moment().now),
             ),
             "/livez" => reply(StatusCode::OK, TEXT, "ok\n".to_owned()),
             "/readyz" | "/healthcheck" => {
