@@ -36,6 +36,9 @@ const PAGES_CONNECTIONS_MAX: usize = 64;
 /// The least time that pending cells are given at the end.
 const DRAIN_ROUNDS_MIN: Duration = Duration::from_millis(500);
 
+/// How much longer than the store's timeout the admin API waits for it: the errand may have to queue.
+const ADMIN_MARGIN: Duration = Duration::from_millis(250);
+
 /// Rules that are told one by one at the start.
 const RULES_GREETED_MAX: usize = 20;
 
@@ -139,7 +142,7 @@ impl Shared<'_> {
             telemetry: Arc::clone(self.telemetry),
             status: Arc::clone(self.status),
         };
-        let api = api(config, self.engine, self.status)?;
+        let api = self.api(config)?;
         let pages = || Arc::new(Semaphore::new(PAGES_CONNECTIONS_MAX));
         let mut at = Vec::new();
         let mut doors: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
@@ -167,6 +170,20 @@ impl Shared<'_> {
         Ok(Opened { at, doors })
     }
 
+    fn api(&self, config: &Config) -> Result<Api, DaemonError> {
+        let timeout = config.store.as_ref().map(|store| store.timeout);
+        Ok(Api {
+            engine: Arc::clone(self.engine),
+            status: Arc::clone(self.status),
+            telemetry: Arc::clone(self.telemetry),
+            desk: Desk::CLOSED,
+            patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
+            token: token(config)?,
+            keys_max: config.bounds.keys_max,
+            key_bytes_max: config.bounds.key_bytes_max,
+        })
+    }
+
     fn door(&self, name: &str, permits: Arc<Semaphore>) -> Door {
         Door {
             permits,
@@ -190,13 +207,13 @@ impl Daemon {
         let telemetry = Arc::new(Telemetry::new(&engine.snapshot()));
         let status = Arc::new(Status::new(
             config.pod_id.clone(),
+            u128::from(random()) << 64 | u128::from(random()),
             configuration(&config, &engine),
         ));
-        let incarnation = u128::from(random()) << 64 | u128::from(random());
         let rounds = match &config.store {
             Some(store) => {
                 let told = (Arc::clone(&engine), Arc::clone(&telemetry));
-                Some(Driver::start(&config, store, incarnation, told)?)
+                Some(Driver::start(&config, store, status.incarnation(), told)?)
             }
             None => None,
         };
@@ -305,26 +322,15 @@ fn configuration(config: &Config, engine: &Engine) -> Configuration {
     }
 }
 
-fn api(config: &Config, engine: &Arc<Engine>, status: &Arc<Status>) -> Result<Api, DaemonError> {
-    let token = match &config.listen.token_file {
-        Some(path) => {
-            let token = String::from_utf8_lossy(&read("the admin token", path)?)
-                .trim()
-                .to_owned();
-            match token.is_empty() {
-                true => return Err(DaemonError::EmptyToken(path.clone())),
-                false => Some(Arc::from(token)),
-            }
-        }
-        None => None,
+fn token(config: &Config) -> Result<Option<Arc<str>>, DaemonError> {
+    let Some(path) = &config.listen.token_file else {
+        return Ok(None);
     };
-    Ok(Api {
-        engine: Arc::clone(engine),
-        status: Arc::clone(status),
-        token,
-        keys_max: config.bounds.keys_max,
-        key_bytes_max: config.bounds.key_bytes_max,
-    })
+    let text = read("the admin token", path)?;
+    match String::from_utf8_lossy(&text).trim() {
+        "" => Err(DaemonError::EmptyToken(path.clone())),
+        token => Ok(Some(Arc::from(token))),
+    }
 }
 
 fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, DaemonError> {

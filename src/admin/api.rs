@@ -4,23 +4,34 @@
 //! from a name of its own is refused. With a token every request must carry it.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::Future;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue, WWW_AUTHENTICATE};
 use hyper::service::Service;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 
 use super::status::Status;
+use super::store;
 use crate::clock::Clock;
-use crate::engine::{Answer, Engine, Hit};
+use crate::engine::{Desk, Engine};
 use crate::pure::rule::{Consistency, OnStoreError, Report};
-use crate::pure::{Check, Limit, Rule};
-use crate::wire::decode::{self, Malformed};
+use crate::pure::{Limit, Rule};
+use crate::telemetry::Telemetry;
 use crate::wire::{Reply, json, method_refusal, refusal};
+
+/// The pages, each with the method it is asked with.
+const PAGES: [(&str, &str); 4] = [
+    ("/admin/v1/status", "GET"),
+    ("/admin/v1/rules", "GET"),
+    ("/admin/v1/usage", "GET"),
+    ("/admin/v1/keys", "DELETE"),
+];
 
 /// The service of the admin listener.
 #[derive(Clone)]
@@ -29,6 +40,12 @@ pub struct Api {
     pub engine: Arc<Engine>,
     /// How the daemon is.
     pub status: Arc<Status>,
+    /// What the store's shards are called.
+    pub telemetry: Arc<Telemetry>,
+    /// Where the store is asked.
+    pub desk: Desk,
+    /// How long it may take to answer.
+    pub patience: Duration,
     /// What a request must carry.
     pub token: Option<Arc<str>>,
     /// The most keys held.
@@ -40,20 +57,44 @@ pub struct Api {
 impl Service<Request<Incoming>> for Api {
     type Response = Reply;
     type Error = Infallible;
-    type Future = Ready<Result<Reply, Infallible>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        ready(Ok(self.answer(&request)))
+        let api = self.clone();
+        Box::pin(async move { Ok(api.answer(request).await) })
     }
 }
 
 impl Api {
-    fn answer(&self, request: &Request<Incoming>) -> Reply {
-        if !names_this_host(request.headers().get(HOST)) {
-            let what = "the Host must be localhost or an address";
-            return refusal(StatusCode::FORBIDDEN, "HOST_REFUSED", what);
+    async fn answer(&self, request: Request<Incoming>) -> Reply {
+        if let Some(refusal) = self.refused(request.headers()) {
+            return refusal;
         }
-        if !self.is_permitted(request.headers().get(AUTHORIZATION)) {
+        let (path, method) = (request.uri().path(), request.method());
+        let query = request.uri().query().unwrap_or_default();
+        match (path, method) {
+            ("/admin/v1/status", &Method::GET) => json(StatusCode::OK, &self.status()),
+            ("/admin/v1/rules", &Method::GET) => json(StatusCode::OK, &self.rules()),
+            ("/admin/v1/usage", &Method::GET) => self.usage(query).await,
+            ("/admin/v1/keys", &Method::DELETE) => self.reset(query).await,
+            _ => match PAGES.iter().find(|(page, _)| *page == path) {
+                Some((_, allowed)) => method_refusal(allowed),
+                None => {
+                    let pages = PAGES.map(|(page, method)| format!("{method} {page}"));
+                    let what = format!("there are {}", pages.join(", "));
+                    refusal(StatusCode::NOT_FOUND, "NOT_FOUND", &what)
+                }
+            },
+        }
+    }
+
+    /// Why whoever sent these headers is not answered, if so.
+    fn refused(&self, headers: &HeaderMap) -> Option<Reply> {
+        if !names_this_host(headers.get(HOST)) {
+            let what = "the Host must be localhost or an address";
+            return Some(refusal(StatusCode::FORBIDDEN, "HOST_REFUSED", what));
+        }
+        if !self.is_permitted(headers.get(AUTHORIZATION)) {
             let mut response = refusal(
                 StatusCode::UNAUTHORIZED,
                 "UNAUTHORIZED",
@@ -62,22 +103,9 @@ impl Api {
             response
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            return response;
+            return Some(response);
         }
-        let pages = ["/admin/v1/status", "/admin/v1/rules", "/admin/v1/usage"];
-        match (request.uri().path(), request.method()) {
-            ("/admin/v1/status", &Method::GET) => json(StatusCode::OK, &self.status()),
-            ("/admin/v1/rules", &Method::GET) => json(StatusCode::OK, &self.rules()),
-            ("/admin/v1/usage", &Method::GET) => {
-                self.usage(request.uri().query().unwrap_or_default())
-            }
-            (path, _) if pages.contains(&path) => method_refusal("GET"),
-            _ => refusal(
-                StatusCode::NOT_FOUND,
-                "NOT_FOUND",
-                &format!("there are {}", pages.join(", ")),
-            ),
-        }
+        None
     }
 
     fn is_permitted(&self, given: Option<&HeaderValue>) -> bool {
@@ -96,15 +124,18 @@ impl Api {
     }
 
     fn status(&self) -> Value {
+        let (figures, now) = (self.engine.figures(), Clock::get().moment().now);
         json!({
             "pod": self.status.pod_id(),
+            "incarnation": format!("{:032x}", self.status.incarnation()),
             "version": env!("CARGO_PKG_VERSION"),
             "ready": self.status.is_ready(),
             "configuration": self.status.configuration().json(),
             "rules": self.engine.snapshot().rules().all().len(),
-            "keys": { "held": self.engine.keys_held(), "max": self.keys_max },
-            "store": { "link": "none", "staleness": null },
-            "pods": 1,
+            "keys": { "held": self.engine.keys_held(), "max": self.keys_max, "tracked": figures.keys },
+            "store": store::json(&figures, &self.telemetry, now),
+            "pods": figures.pods.max(1),
+            "books": store::books(self.engine.stats(), &figures),
         })
     }
 
@@ -112,52 +143,9 @@ impl Api {
         let snapshot = self.engine.snapshot();
         json!({ "version": snapshot.version(), "rules": snapshot.rules().all().iter().map(rule_json).collect::<Vec<_>>() })
     }
-
-    fn usage(&self, query: &str) -> Reply {
-        let asked = decode::from_query(query).and_then(|asked| {
-            asked.check(self.key_bytes_max, |check| {
-                let answer = self.engine.check(
-                    &Check {
-                        peek: true,
-                        ..*check
-                    },
-                    Clock::get().moment(),
-                );
-                let hits: Vec<Value> = answer
-                    .hits()
-                    .iter()
-                    .map(|hit| usage_json(&answer, hit))
-                    .collect();
-                json!({ "domain": check.domain, "usage": hits })
-            })
-        });
-        match asked {
-            Ok(usage) => json(StatusCode::OK, &usage),
-            Err(Malformed(what)) => refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what),
-        }
-    }
 }
 
-fn usage_json(answer: &Answer, hit: &Hit) -> Value {
-    let most = answer.limit(hit).map(
-        |limit| match answer.rule(hit).spec.algorithm.is_windowed() {
-            true => limit.requests(),
-            false => limit.burst().get(),
-        },
-    );
-    let remaining = hit.standing.remaining.get();
-    json!({
-        "rule": answer.rule(hit).label,
-        "key": format!("{:032x}", hit.name),
-        "limit": answer.limit(hit).map(limit_json),
-        "used": most.map(|most| most.saturating_sub(remaining)),
-        "remaining": remaining,
-        "reset_after": hit.standing.reset_after.to_string(),
-        "retry_after": hit.standing.retry_after.map(|wait| wait.to_string()),
-    })
-}
-
-fn limit_json(limit: &Limit) -> Value {
+pub(super) fn limit_json(limit: &Limit) -> Value {
     json!({
         "requests_per_unit": limit.requests(),
         "unit": limit.unit().name(),

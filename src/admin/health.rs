@@ -12,6 +12,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, StatusCode};
 
 use super::status::Status;
+use super::store;
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::telemetry::Telemetry;
@@ -80,6 +81,8 @@ impl Health {
                 "rules: {rules}, configuration version {}",
                 configuration.version
             );
+            let now = Clock::get().moment().now;
+            let _ = writeln!(text, "{}", store::line(&self.engine.figures(), now));
             for fault in &configuration.faults {
                 let _ = writeln!(text, "last reload refused: {fault}");
             }

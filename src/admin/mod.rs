@@ -2,4 +2,6 @@
 
 pub mod api;
 pub mod health;
+mod keys;
 pub mod status;
+mod store;

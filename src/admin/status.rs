@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub struct Status {
     pod_id: String,
+    incarnation: u128,
     ready: AtomicBool,
     configuration: Mutex<Configuration>,
 }
@@ -44,9 +45,10 @@ impl Configuration {
 
 impl Status {
     /// A daemon that is not ready yet.
-    pub fn new(pod_id: String, configuration: Configuration) -> Self {
+    pub fn new(pod_id: String, incarnation: u128, configuration: Configuration) -> Self {
         Self {
             pod_id,
+            incarnation,
             ready: AtomicBool::new(false),
             configuration: Mutex::new(configuration),
         }
@@ -55,6 +57,11 @@ impl Status {
     /// What the pod calls itself.
     pub fn pod_id(&self) -> &str {
         &self.pod_id
+    }
+
+    /// Tells this start of the pod from every other.
+    pub const fn incarnation(&self) -> u128 {
+        self.incarnation
     }
 
     /// Whether rules are loaded and listeners bound, and no drain has begun.

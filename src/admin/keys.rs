@@ -1,0 +1,405 @@
+//! The keys that a descriptor means: how they stand here and fleet-wide, and their reset.
+//!
+//! What this pod knows is read and forgotten at once; only the store is waited for, and not for longer than
+//! [`Api::patience`].
+
+use std::pin::pin;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::api::{Api, limit_json};
+use crate::clock::Clock;
+use crate::engine::errand::{Errand, Report, Undone};
+use crate::engine::{Answer, Hit};
+use crate::pure::sync::{StoreKey, Terms, Told};
+use crate::pure::{Cells, Check, Moment, Span};
+use crate::wire::decode::{self, Malformed};
+use crate::wire::{Reply, json, refusal};
+
+const FLEET_ERROR: &str = "the store did not answer";
+const NOT_TOLD: &str =
+    "the store did not confirm: this pod has reset the keys, the fleet may not have; ask again";
+
+/// How an errand ends; dropped unsaid, it is undone.
+type Answered<T> = oneshot::Receiver<Result<T, Undone>>;
+
+/// One key that a descriptor means.
+struct Row {
+    json: Value,
+    store: Option<(StoreKey, Terms)>,
+}
+
+impl Api {
+    /// `GET /admin/v1/usage`.
+    pub(super) async fn usage(&self, query: &str) -> Reply {
+        let looked = self.look(query, |answer, hit, moment| Row {
+            json: usage_json(answer, hit),
+            store: self.engine.store_key(answer, hit, moment),
+        });
+        let (domain, mut rows) = match looked {
+            Ok(looked) => looked,
+            Err(malformed) => return malformed_reply(&malformed),
+        };
+        let errand = |(key, terms)| {
+            let (report, answered) = reported();
+            self.desk.leave(Errand::Read(key, terms, report));
+            (terms, answered)
+        };
+        let stored: Vec<_> = rows.iter().map(|row| row.store.map(errand)).collect();
+        let (terms, waiting): (Vec<_>, Vec<_>) = stored.into_iter().map(Option::unzip).unzip();
+        let told = self.wait_for(waiting).await;
+        for ((row, terms), told) in rows.iter_mut().zip(terms).zip(told) {
+            match (terms, told) {
+                (Some(terms), Some(Ok(told))) => row.json["fleet"] = fleet_json(terms, told),
+                (Some(_), _) => row.json["fleet_error"] = FLEET_ERROR.into(),
+                (None, _) => {}
+            }
+        }
+        let usage: Vec<Value> = rows.into_iter().map(|row| row.json).collect();
+        json(StatusCode::OK, &json!({ "domain": domain, "usage": usage }))
+    }
+
+    /// `DELETE /admin/v1/keys`.
+    pub(super) async fn reset(&self, query: &str) -> Reply {
+        let looked = self.look(query, |answer, hit, moment| {
+            answer.limit(hit)?;
+            self.engine.forget_hit(answer, hit, moment);
+            Some(Row {
+                json: json!({ "rule": answer.rule(hit).label, "key": name(hit) }),
+                store: self.engine.store_key(answer, hit, moment),
+            })
+        });
+        let (domain, rows) = match looked {
+            Ok((domain, rows)) => (domain, rows.into_iter().flatten().collect::<Vec<_>>()),
+            Err(malformed) => return malformed_reply(&malformed),
+        };
+        if rows.is_empty() {
+            let what = "no rule with a limit matches: nothing is counted for this descriptor";
+            return refusal(StatusCode::NOT_FOUND, "NO_RULE", what);
+        }
+        let errand = |(key, _)| {
+            let (report, answered) = reported();
+            self.desk.leave(Errand::Reset(key, report));
+            answered
+        };
+        let waiting = rows.iter().map(|row| row.store.map(errand)).collect();
+        let told = self.wait_for(waiting).await;
+        let failed = told.iter().any(|told| matches!(told, Some(Err(Undone))));
+        let everywhere = told.iter().all(|told| matches!(told, Some(Ok(()))));
+        let scope = |fleet: bool| if fleet { "fleet" } else { "pod" };
+        let row = |(mut row, told): (Row, Option<Result<(), Undone>>)| {
+            row.json["scope"] = scope(told == Some(Ok(()))).into();
+            row.json
+        };
+        let reset: Vec<Value> = rows.into_iter().zip(told).map(row).collect();
+        let mut body = json!({ "domain": domain, "scope": scope(everywhere), "reset": reset });
+        if failed {
+            body["error"] = json!({ "code": "STORE_UNREACHABLE", "message": NOT_TOLD });
+            return json(StatusCode::SERVICE_UNAVAILABLE, &body);
+        }
+        json(StatusCode::OK, &body)
+    }
+
+    /// The domain of a query, and what `of` makes of every hit of its descriptor. Nothing is used.
+    fn look<T>(
+        &self,
+        query: &str,
+        of: impl Fn(&Answer, &Hit, Moment) -> T,
+    ) -> Result<(String, Vec<T>), Malformed> {
+        decode::from_query(query)?.check(self.key_bytes_max, |check| {
+            let moment = Clock::get().moment();
+            let peek = Check {
+                peek: true,
+                ..*check
+            };
+            let answer = self.engine.check(&peek, moment);
+            let hits = answer.hits().iter();
+            let found = hits.map(|hit| of(&answer, hit, moment)).collect();
+            (check.domain.to_owned(), found)
+        })
+    }
+
+    /// Waits for all errands together. What is not done in time is undone.
+    async fn wait_for<T>(
+        &self,
+        waiting: Vec<Option<Answered<T>>>,
+    ) -> Vec<Option<Result<T, Undone>>> {
+        let mut over = pin!(tokio::time::sleep(self.patience));
+        let mut ends = Vec::with_capacity(waiting.len());
+        for answered in waiting {
+            let Some(answered) = answered else {
+                ends.push(None);
+                continue;
+            };
+            ends.push(Some(tokio::select! {
+                biased;
+                end = answered => end.unwrap_or(Err(Undone)),
+                () = &mut over => Err(Undone),
+            }));
+        }
+        ends
+    }
+}
+
+/// Whom an errand tells how it ended, and where that is heard.
+fn reported<T: Send + 'static>() -> (Report<T>, Answered<T>) {
+    let (tell, hear) = oneshot::channel();
+    (Box::new(move |end| tell.send(end).is_ok()), hear)
+}
+
+fn malformed_reply(Malformed(what): &Malformed) -> Reply {
+    refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
+}
+
+fn name(hit: &Hit) -> String {
+    format!("{:032x}", hit.name)
+}
+
+fn usage_json(answer: &Answer, hit: &Hit) -> Value {
+    let most = answer.limit(hit).map(
+        |limit| match answer.rule(hit).spec.algorithm.is_windowed() {
+            true => limit.requests(),
+            false => limit.burst().get(),
+        },
+    );
+    let remaining = hit.standing.remaining.get();
+    json!({
+        "rule": answer.rule(hit).label,
+        "key": name(hit),
+        "limit": answer.limit(hit).map(limit_json),
+        "used": most.map(|most| most.saturating_sub(remaining)),
+        "remaining": remaining,
+        "reset_after": hit.standing.reset_after.to_string(),
+        "retry_after": hit.standing.retry_after.map(|wait| wait.to_string()),
+        "fleet": null,
+    })
+}
+
+/// How a key stands in the store. What pods have admitted and not yet told is not in it.
+fn fleet_json(terms: Terms, told: Told) -> Value {
+    let (used, remaining, reset_after) = match (terms, told) {
+        (
+            Terms::Level {
+                interval, capacity, ..
+            },
+            Told::Level { level, .. },
+        ) => {
+            let begun = interval.less(Span::nanos(1));
+            let used = level.plus(begun).whole(interval);
+            (used, capacity.less(level).whole(interval), level)
+        }
+        (
+            Terms::Window {
+                window,
+                requests,
+                sliding,
+            },
+            Told::Window {
+                current,
+                previous,
+                left,
+            },
+        ) => {
+            let previous = if sliding { previous } else { Cells::ZERO };
+            let used = current.plus(in_sight(previous, left, window));
+            let reset_after = match (current, previous) {
+                (Cells::ZERO, Cells::ZERO) => Span::ZERO,
+                (Cells::ZERO, _) => left,
+                _ if sliding => left.plus(window),
+                _ => left,
+            };
+            (used, requests.less(used), reset_after)
+        }
+        // The store answers as it is asked.
+        (Terms::Level { .. }, Told::Window { .. }) | (Terms::Window { .. }, Told::Level { .. }) => {
+            return Value::Null;
+        }
+    };
+    json!({ "used": used.get(), "remaining": remaining.get(), "reset_after": reset_after.to_string() })
+}
+
+/// The part of the previous window's cells that still counts, rounded down as checks do.
+fn in_sight(previous: Cells, left: Span, window: Span) -> Cells {
+    let weight = u128::from(previous.get()).saturating_mul(u128::from(left.get()));
+    let whole = weight.checked_div(u128::from(window.get()));
+    Cells::new(u64::try_from(whole.unwrap_or(0)).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use http_body_util::BodyExt;
+
+    use super::super::status::{Configuration, Status};
+    use super::*;
+    use crate::engine::{Desk, Engine, FleetKey, Setup};
+    use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
+    use crate::pure::{Limit, Rules, Unit};
+    use crate::telemetry::Telemetry;
+
+    const QUERY: &str = "domain=api&client=x&path=y";
+
+    fn node(key: &str, rule: RuleSpec, children: Vec<NodeSpec>) -> NodeSpec {
+        NodeSpec {
+            key: key.to_owned(),
+            value: None,
+            share_threshold: false,
+            rule: Some(rule),
+            children,
+        }
+    }
+
+    /// Ten an hour for each client, told to the store, and for each of its paths, this pod's own.
+    fn api(desk: Desk) -> Api {
+        let hourly = || RuleSpec::new(Limit::new(10, Unit::Hour, 1, None).unwrap());
+        let own = RuleSpec {
+            consistency: Consistency::Local,
+            ..hourly()
+        };
+        let domain = DomainSpec {
+            name: "api".to_owned(),
+            matching: Matching::Path,
+            nodes: vec![node("client", hourly(), vec![node("path", own, vec![])])],
+        };
+        let setup = Setup {
+            keys_max: 64,
+            fleet: FleetKey::derived(b"test"),
+            seeds: [1, 2],
+            reporting: true,
+        };
+        let rules = Rules::compile(vec![domain], Default::default());
+        let engine = Arc::new(Engine::new(setup, rules));
+        Api {
+            status: Arc::new(Status::new("pod".to_owned(), 1, Configuration::default())),
+            telemetry: Arc::new(Telemetry::new(&engine.snapshot())),
+            engine,
+            desk,
+            patience: Duration::from_millis(20),
+            token: None,
+            keys_max: 64,
+            key_bytes_max: 64,
+        }
+    }
+
+    /// A store in which every key is at `level`.
+    fn store(level: Span) -> Desk {
+        let told = Told::Level {
+            level,
+            demand: 0,
+            capped: false,
+        };
+        Desk::new(move |errand| {
+            let waited = match errand {
+                Errand::Read(_, _, report) => report(Ok(told)),
+                Errand::Reset(_, report) => report(Ok(())),
+                Errand::Take(..) | Errand::GiveBack(_) => false,
+            };
+            assert!(waited);
+            Ok(())
+        })
+    }
+
+    /// A store that takes errands and says nothing.
+    fn silent() -> Desk {
+        let kept = Mutex::new(Vec::new());
+        Desk::new(move |errand| {
+            kept.lock().unwrap().push(errand);
+            Ok(())
+        })
+    }
+
+    async fn body(reply: Reply) -> (u16, Value) {
+        let status = reply.status().as_u16();
+        let bytes = reply.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    #[tokio::test]
+    async fn usage_is_told_fleet_wide_where_the_store_is_told() {
+        // Two cells and a bit of a third.
+        let level = Span::seconds(721);
+        let (status, page) = body(api(store(level)).usage(QUERY).await).await;
+        assert_eq!(status, 200);
+        let expected = json!({ "used": 3, "remaining": 7, "reset_after": "721s" });
+        assert_eq!(page["usage"][0]["fleet"], expected);
+        assert_eq!(page["usage"][0]["used"], 0, "this pod has used none");
+        assert_eq!(page["usage"][0].get("fleet_error"), None);
+        assert_eq!(page["usage"][1]["fleet"], Value::Null);
+        assert_eq!(
+            page["usage"][1].get("fleet_error"),
+            None,
+            "nobody was asked"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_store_that_does_not_answer_leaves_what_this_pod_knows() {
+        for desk in [Desk::CLOSED, Desk::new(Err), silent()] {
+            let (status, page) = body(api(desk).usage(QUERY).await).await;
+            assert_eq!(status, 200);
+            assert_eq!(page["usage"][0]["remaining"], 10);
+            assert_eq!(page["usage"][0]["fleet"], Value::Null);
+            assert_eq!(page["usage"][0]["fleet_error"], FLEET_ERROR);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_of_the_fleet_where_the_store_was_told() {
+        let api = api(store(Span::ZERO));
+        let (status, page) = body(api.reset("domain=api&client=x").await).await;
+        assert_eq!((status, &page["scope"]), (200, &json!("fleet")));
+        let (status, page) = body(api.reset(QUERY).await).await;
+        assert_eq!((status, &page["scope"]), (200, &json!("pod")));
+        let scopes = [&page["reset"][0]["scope"], &page["reset"][1]["scope"]];
+        assert_eq!(scopes, ["fleet", "pod"]);
+    }
+
+    #[tokio::test]
+    async fn a_reset_that_the_store_does_not_hear_of_says_what_was_done() {
+        for desk in [Desk::CLOSED, Desk::new(Err), silent()] {
+            let api = api(desk);
+            let use_up = || {
+                let asked = decode::from_query("domain=api&client=x&hits_addend=10").unwrap();
+                let moment = Clock::get().moment();
+                let answer = asked.check(64, |check| self::allowed(&api, check, moment));
+                answer.unwrap()
+            };
+            assert!(use_up() && !use_up());
+            let (status, page) = body(api.reset("domain=api&client=x").await).await;
+            assert_eq!((status, &page["scope"]), (503, &json!("pod")));
+            assert_eq!(page["error"]["code"], "STORE_UNREACHABLE");
+            assert_eq!(page["error"]["message"], NOT_TOLD);
+            assert_eq!(page["reset"].as_array().unwrap().len(), 1);
+            assert!(use_up(), "this pod has forgotten it");
+        }
+    }
+
+    fn allowed(api: &Api, check: &Check<'_>, moment: Moment) -> bool {
+        api.engine.check(check, moment).allowed()
+    }
+
+    #[test]
+    fn windows_are_told_as_checks_count_them() {
+        let limit = Limit::new(10, Unit::Minute, 1, None).unwrap();
+        let told = |current, previous| Told::Window {
+            current: Cells::new(current),
+            previous: Cells::new(previous),
+            left: Span::seconds(15),
+        };
+        for (terms, told, used, remaining, reset_after) in [
+            (Terms::window(&limit), told(0, 9), 0, 10, "0s"),
+            (Terms::window(&limit), told(12, 9), 12, 0, "15s"),
+            (Terms::sliding(&limit), told(0, 0), 0, 10, "0s"),
+            (Terms::sliding(&limit), told(0, 9), 2, 8, "15s"),
+            (Terms::sliding(&limit), told(3, 9), 5, 5, "75s"),
+        ] {
+            let expected =
+                json!({ "used": used, "remaining": remaining, "reset_after": reset_after });
+            assert_eq!(fleet_json(terms, told), expected, "{told:?}");
+        }
+    }
+}
