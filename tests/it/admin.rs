@@ -1,7 +1,7 @@
 //! What operators see: health, metrics, the admin pages, and who may see them.
 
 use serde_json::{Value, json};
-use tidegate::telemetry::{ALL, CIRCUIT_STATE, Kind, SYNC_STALENESS};
+use tidegate::telemetry::{ALL, CIRCUIT_STATE, Kind, REDIS_ERROR_KINDS, SYNC_STALENESS};
 
 use super::client::{Door, Response};
 use super::sidecar::{LISTEN, SOON, Setup, Sidecar, until};
@@ -43,10 +43,13 @@ fn health_is_told_in_words() {
         ("/livez", "ok\n"),
         ("/readyz", "ok\n"),
         ("/healthcheck", "ok\n"),
-        ("/readyz?verbose", "ok\nrules: 5, configuration version 1\n"),
+        (
+            "/readyz?verbose",
+            "ok\nrules: 5, configuration version 1\nstore: none\n",
+        ),
         (
             "/readyz?x&verbose=1",
-            "ok\nrules: 5, configuration version 1\n",
+            "ok\nrules: 5, configuration version 1\nstore: none\n",
         ),
     ] {
         let answer = metrics.get(path);
@@ -71,10 +74,15 @@ fn other_pages_and_methods_are_refused() {
         ("admin", "/admin/v1/status", "GET"),
         ("admin", "/admin/v1/rules", "GET"),
         ("admin", "/admin/v1/usage", "GET"),
+        ("admin", "/admin/v1/keys", "DELETE"),
     ];
     for (door, path, allowed) in cases {
         let mut client = page(&sidecar, door).connect();
-        for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+        let methods = ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"];
+        for method in methods
+            .into_iter()
+            .filter(|method| !allowed.split(", ").any(|one| one == *method))
+        {
             let answer = client.request(method, path, &[], b"");
             assert_eq!(answer.status, 405, "{method} {path}: {}", answer.text());
             assert_eq!(answer.header("allow"), Some(allowed), "{method} {path}");
@@ -114,9 +122,18 @@ fn the_status_page() {
     }
     let mut status = sidecar.admin("/admin/v1/status");
     let configuration = status["configuration"].take();
+    let incarnation = status["incarnation"].take();
+    let is_hex = |text: &str| text.bytes().all(|byte| b"0123456789abcdef".contains(&byte));
+    assert!(
+        incarnation
+            .as_str()
+            .is_some_and(|text| text.len() == 32 && is_hex(text))
+    );
     let expected = json!({
         "pod": "pod-7", "version": env!("CARGO_PKG_VERSION"), "ready": true, "configuration": null, "rules": 5,
-        "keys": { "held": 2, "max": 10_000 }, "store": { "link": "none", "staleness": null }, "pods": 1,
+        "incarnation": null, "keys": { "held": 2, "max": 10_000, "tracked": 0 }, "pods": 1,
+        "store": { "link": "none", "staleness": null, "partitioned": false, "shards": [] },
+        "books": { "settled": 0, "pending": 0, "in_flight": 0, "silent": 0, "lost": 0 },
     });
     assert_eq!(status, expected);
     assert_eq!(
@@ -202,6 +219,7 @@ fn the_usage_page() {
     assert_eq!(
         fields(one),
         [
+            "fleet",
             "key",
             "limit",
             "remaining",
@@ -243,6 +261,118 @@ fn the_usage_page() {
         (bad.status, bad.message().contains("no entry given")),
         (400, true)
     );
+}
+
+#[test]
+fn every_start_is_another_incarnation() {
+    let incarnation = || start().admin("/admin/v1/status")["incarnation"].take();
+    assert_ne!(incarnation(), incarnation());
+}
+
+fn delete(sidecar: &Sidecar, query: &str) -> Response {
+    let path = format!("/admin/v1/keys?{query}");
+    let mut client = page(sidecar, "admin").connect();
+    client.request("DELETE", &path, &[], b"")
+}
+
+#[test]
+fn a_key_that_is_reset_passes_again() {
+    let sidecar = start();
+    let ask = |query: &str| {
+        let path = format!("/v1/check?domain=api&{query}");
+        sidecar.http().get(&path).status
+    };
+    for (query, rule, most) in [
+        ("client=x", "api/client", 4),
+        ("client=x&path=/files/1", "api/client/path", 5),
+        ("window=x", "api/window", 9),
+    ] {
+        let (all, other) = (format!("{query}&hits_addend={most}"), format!("{query}2"));
+        assert_eq!((ask(&all), ask(query)), (200, 429), "{query}");
+        assert_eq!(ask(&format!("{other}&hits_addend={most}")), 200);
+        let answer = delete(&sidecar, &format!("domain=api&{query}"));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let mut told = answer.json();
+        let key = told["reset"][0]["key"].take();
+        let usage = sidecar.admin(&format!("/admin/v1/usage?domain=api&{query}"));
+        assert_eq!(key, usage["usage"][0]["key"]);
+        assert_eq!(usage["usage"][0]["used"], 0);
+        let expected = json!({
+            "domain": "api", "scope": "pod",
+            "reset": [{ "rule": rule, "key": null, "scope": "pod" }],
+        });
+        assert_eq!(told, expected);
+        assert_eq!((ask(&all), ask(query)), (200, 429), "all of it is back");
+        assert_eq!(ask(&other), 429, "another key stays as it is");
+    }
+    let answer = delete(&sidecar, "domain=api&client=never-seen");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+}
+
+#[test]
+fn a_reset_that_means_no_key_is_refused() {
+    let sidecar = start();
+    for (query, status, code, what) in [
+        (
+            "domain=api&stranger=x",
+            404,
+            "NO_RULE",
+            "no rule with a limit matches",
+        ),
+        (
+            "domain=nobody&client=x",
+            404,
+            "NO_RULE",
+            "no rule with a limit matches",
+        ),
+        (
+            "domain=api&free=x",
+            404,
+            "NO_RULE",
+            "no rule with a limit matches",
+        ),
+        ("domain=api", 400, "INVALID_REQUEST", "no entry given"),
+        ("", 400, "INVALID_REQUEST", "no entry given"),
+        (
+            "client=x",
+            400,
+            "INVALID_REQUEST",
+            "domain: must not be empty",
+        ),
+        ("domain=api&client=%ff", 400, "INVALID_REQUEST", "not UTF-8"),
+    ] {
+        let answer = delete(&sidecar, query);
+        assert_eq!(answer.status, status, "{query}: {}", answer.text());
+        assert_eq!(answer.json()["error"]["code"], code, "{query}");
+        assert!(
+            answer.message().contains(what),
+            "{query}: {}",
+            answer.text()
+        );
+    }
+}
+
+#[test]
+fn a_reset_needs_the_token_and_the_host() {
+    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    setup.folder.write("token", "s3cret");
+    let sidecar = setup.start();
+    let all = "/v1/check?domain=api&client=x&hits_addend=4";
+    assert_eq!(sidecar.http().get(all).status, 200);
+    let token = "Authorization: Bearer s3cret";
+    for (headers, status) in [
+        (vec![], 401),
+        (vec!["Authorization: Bearer wrong"], 401),
+        (vec!["Host: evil.example", token], 403),
+        (vec![token], 200),
+    ] {
+        assert_eq!(sidecar.http().get(all).status, 429, "nobody has reset it");
+        let mut client = page(&sidecar, "admin").connect();
+        let path = "/admin/v1/keys?domain=api&client=x";
+        let answer = client.request("DELETE", path, &headers, b"");
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
+    }
+    assert_eq!(sidecar.http().get(all).status, 200);
 }
 
 const PAGES: [&str; 4] = [
@@ -459,6 +589,54 @@ fn every_metric_is_there_with_its_labels() {
             "{series:?}"
         );
     }
+}
+
+/// Dashboards and alerts count on these being there before anything has happened.
+#[test]
+fn what_a_store_would_count_stands_at_zero_without_one() {
+    let sidecar = start();
+    let metrics = sidecar.metrics();
+    for (name, label, values) in [
+        (
+            "ratelimit_sync_rounds_total",
+            "end",
+            vec!["settled", "returned", "replayed"],
+        ),
+        (
+            "ratelimit_cells_lost_total",
+            "reason",
+            vec!["evicted", "netted", "kept_out", "reset", "store", "rule"],
+        ),
+        (
+            "ratelimit_sync_reason_total",
+            "reason",
+            vec![
+                "trigger",
+                "interval",
+                "share",
+                "live",
+                "mitigation",
+                "drain",
+            ],
+        ),
+        (
+            "ratelimit_redis_errors_total",
+            "kind",
+            REDIS_ERROR_KINDS.to_vec(),
+        ),
+        (
+            "ratelimit_overshoot_cells_total",
+            "rule",
+            vec!["api/client", "api/window"],
+        ),
+    ] {
+        for value in values {
+            assert_eq!(metrics.of(name, &[(label, value)]), 0.0, "{name} {value}");
+        }
+    }
+    assert_eq!(metrics.of("ratelimit_mitigations", &[]), 0.0);
+    assert_eq!(metrics.of("ratelimit_pods", &[]), 1.0);
+    assert_eq!(metrics.of("ratelimit_sync_round_seconds_count", &[]), 0.0);
 }
 
 #[test]

@@ -179,6 +179,39 @@ fn the_metrics_page_is_printed_from_the_code() {
     );
 }
 
+/// What operators were promised: dashboards and alerts are written against these names.
+#[test]
+fn the_promised_metrics_are_on_the_metrics_page() {
+    let page = read("docs/metrics.md");
+    for (name, labels) in [
+        ("ratelimit_decisions_total", "rule, decision, source"),
+        ("ratelimit_denied_total", "rule"),
+        ("ratelimit_check_duration_seconds", ""),
+        ("ratelimit_remaining", "rule"),
+        ("ratelimit_circuit_state", "shard"),
+        ("ratelimit_redis_errors_total", "kind"),
+        ("ratelimit_keys", ""),
+        ("ratelimit_keys_evicted_total", "reason"),
+        ("ratelimit_sync_rounds_total", "end"),
+        ("ratelimit_sync_round_seconds", ""),
+        ("ratelimit_sync_reason_total", "reason"),
+        ("ratelimit_sync_staleness_seconds", ""),
+        ("ratelimit_deltas_pending", ""),
+        ("ratelimit_cells_lost_total", "reason"),
+        ("ratelimit_overshoot_cells_total", "rule"),
+        ("ratelimit_debt_capped_total", "rule"),
+        ("ratelimit_mitigations", ""),
+        ("ratelimit_config_reloads_total", "outcome"),
+        ("ratelimit_pods", ""),
+    ] {
+        let found = page.lines().any(|line| {
+            let mut cells = line.split(" | ");
+            cells.next() == Some(&format!("| `{name}`")) && cells.nth(1) == Some(labels)
+        });
+        assert!(found, "{name} with the labels {labels:?} is not documented");
+    }
+}
+
 /// Every YAML snippet of the documents is a sound configuration.
 #[test]
 fn snippets_are_sound() {
