@@ -44,19 +44,20 @@ pub(super) fn line(figures: &Figures, now: Nanos) -> String {
     }
 }
 
-/// Where every cell is that was admitted and is to be told. Of one moment, but for the pending ones, which are counted
-/// once a second.
+/// Where every cell is that was admitted and is to be told: the five add up to all of them, as of the last time that
+/// the pending ones were counted, at most a second ago. What is found can be more than was lost: then the store has
+/// cells under this pod's name that are not of this start, and `lost` is below zero.
 pub(super) fn books(stats: &Stats, figures: &Figures) -> Value {
-    let lost = cells_lost(stats, figures);
-    let lost = lost
+    let signed = |cells: u64| i64::try_from(cells).unwrap_or(i64::MAX);
+    let lost = cells_lost(stats, figures)
         .iter()
-        .fold(0_u64, |sum, (_, cells)| sum.saturating_add(*cells));
+        .fold(0_i64, |sum, (_, cells)| sum.saturating_add(signed(*cells)));
     json!({
         "settled": figures.settled.get(),
         "pending": figures.pending.get(),
         "in_flight": figures.in_flight.get(),
         "silent": figures.silent.get(),
-        "lost": lost.saturating_sub(figures.found.get()),
+        "lost": lost.saturating_sub(signed(figures.found.get())),
     })
 }
 
@@ -85,8 +86,11 @@ mod tests {
     use super::*;
     use crate::engine::Snapshot;
     use crate::engine::rounds::{Loss, ShardState};
-    use crate::engine::{FleetKey, Stat};
-    use crate::pure::{Cells, Rules};
+    use crate::engine::rounds::{Pace, Rounds, Trip};
+    use crate::engine::{Engine, FleetKey, Setup};
+    use crate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+    use crate::pure::sync::{Beaten, Call, LANES, Reply, Share, Told};
+    use crate::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
 
@@ -163,9 +167,136 @@ mod tests {
             ..Figures::default()
         };
         let stats = Stats::default();
-        assert_eq!(stats.total(Stat::CellsLost), 0);
         let expected =
             json!({ "settled": 10, "pending": 3, "in_flight": 2, "silent": 4, "lost": 3 });
         assert_eq!(books(&stats, &figures), expected);
+    }
+
+    const MILLISECONDS: u64 = 1_000_000;
+    const KEYS: u64 = 200;
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment::at(milliseconds * MILLISECONDS)
+    }
+
+    /// A hundred a second for each client, in a table that does not hold all of them.
+    fn crowded() -> Engine {
+        let node = NodeSpec {
+            key: "client".to_owned(),
+            value: None,
+            share_threshold: false,
+            rule: Some(RuleSpec::new(
+                Limit::new(100, Unit::Second, 1, None).unwrap(),
+            )),
+            children: Vec::new(),
+        };
+        let domain = DomainSpec {
+            name: "api".to_owned(),
+            matching: Matching::Specific,
+            nodes: vec![node],
+        };
+        let setup = Setup {
+            keys_max: 64,
+            fleet: FleetKey::derived(b"test"),
+            seeds: [1, 2],
+            reporting: true,
+        };
+        Engine::new(setup, Rules::compile(vec![domain], Default::default()))
+    }
+
+    /// One check, and now and then a reset. The cells that were admitted.
+    fn use_some(engine: &Engine, nth: u64, moment: Moment) -> u64 {
+        let client = (nth * nth % KEYS).to_string();
+        let entries = [Entry {
+            key: "client",
+            value: &client,
+        }];
+        let descriptor = Descriptor {
+            entries: &entries,
+            cost: None,
+        };
+        let cost = 1 + nth % 7;
+        let answer = engine.check(
+            &Check {
+                domain: "api",
+                descriptors: &[descriptor],
+                cost: Cells::new(cost),
+                peek: false,
+            },
+            moment,
+        );
+        if nth.is_multiple_of(50) {
+            engine.forget_hit(&answer, &answer.hits()[0], moment);
+        }
+        if answer.allowed() { cost } else { 0 }
+    }
+
+    /// What the store answers to `call`, which it applies.
+    fn settle(call: &Call, gross: &mut u64) -> Reply {
+        let cells = call.deltas.iter().map(|delta| delta.gross.get());
+        *gross += cells.sum::<u64>();
+        let told = Told::Level {
+            level: Span::nanos(5_000_000),
+            demand: 0,
+            capped: false,
+        };
+        Reply {
+            applied: true,
+            sequence: call.sequence,
+            gross: Cells::new(*gross),
+            told: vec![told; call.deltas.len()],
+            repaired: 0,
+        }
+    }
+
+    #[test]
+    fn the_books_add_up_to_what_was_admitted() {
+        let engine = crowded();
+        let pace = Pace {
+            interval: Span::nanos(100 * MILLISECONDS),
+            accuracy: Share::of(1, 100),
+        };
+        let mut rounds = Rounds::new(pace, 64);
+        let mut gross = vec![0_u64; usize::from(LANES)];
+        let (mut admitted, mut nth) = (0, 0);
+        for turn in 0..600_u64 {
+            let moment = at(1_000 + turn * 10);
+            for _ in 0..20 {
+                nth += 1;
+                admitted += use_some(&engine, nth, moment);
+            }
+            let todo = rounds.turn(&engine, moment);
+            if todo.beat.is_some() {
+                let beaten = Beaten {
+                    pods: 3,
+                    resets: 0,
+                    reset_keys: Vec::new(),
+                };
+                rounds.beaten(&engine, &beaten, moment);
+            }
+            for (call, nth) in todo.calls.iter().zip(turn..) {
+                // For a while the store is away, and now and then it is.
+                if (300..350).contains(&turn) || nth % 40 == 0 {
+                    rounds.failed(&engine, call.lane, moment.now, nth);
+                    continue;
+                }
+                let reply = settle(call, &mut gross[usize::from(call.lane.number())]);
+                let trip = Trip {
+                    sent: moment.now,
+                    back: moment,
+                };
+                rounds.answered(&engine, call.lane, &reply, trip);
+            }
+        }
+        let _ = rounds.turn(&engine, at(9_000));
+        let books = books(engine.stats(), &engine.figures());
+        let sum: i64 = ["settled", "pending", "in_flight", "silent", "lost"]
+            .iter()
+            .map(|field| books[*field].as_i64().unwrap())
+            .sum();
+        assert_eq!(sum, i64::try_from(admitted).unwrap(), "{books}");
+        for field in ["settled", "lost"] {
+            assert!(books[field].as_i64() > Some(0), "{field} of {books}");
+        }
     }
 }
