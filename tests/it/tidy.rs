@@ -240,6 +240,7 @@ fn links_lead_somewhere() {
         "CONTRIBUTING.md",
         "docs/config.md",
         "docs/algorithms.md",
+        "docs/admin.md",
     ] {
         let folder = Path::new(document).parent().unwrap_or(Path::new(""));
         for link in read(document)
