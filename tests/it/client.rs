@@ -179,6 +179,8 @@ impl Client {
             {
                 false
             }
+            // A signal to this process, not a word from the daemon.
+            Err(error) if error.kind() == ErrorKind::Interrupted => self.more(),
             Err(error) => panic!("read: {error}, after {:?}", lossy(&self.read)),
         }
     }
