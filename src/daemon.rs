@@ -119,6 +119,7 @@ struct Shared<'a> {
     status: &'a Arc<Status>,
     drain: &'a Drain,
     permits: &'a Arc<Semaphore>,
+    desk: Desk,
 }
 
 impl Shared<'_> {
@@ -130,7 +131,7 @@ impl Shared<'_> {
             &config.headers,
             config.bounds,
             Strict {
-                desk: Desk::CLOSED,
+                desk: self.desk.clone(),
                 timeout: config
                     .store
                     .as_ref()
@@ -176,7 +177,7 @@ impl Shared<'_> {
             engine: Arc::clone(self.engine),
             status: Arc::clone(self.status),
             telemetry: Arc::clone(self.telemetry),
-            desk: Desk::CLOSED,
+            desk: self.desk.clone(),
             patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
             token: token(config)?,
             keys_max: config.bounds.keys_max,
@@ -225,6 +226,7 @@ impl Daemon {
             status: &status,
             drain: &drain,
             permits: &permits,
+            desk: rounds.as_ref().map_or(Desk::CLOSED, Driver::desk),
         };
         let Opened { at, doors } = shared.open_doors(&config).await?;
         let (drain_max, connections_max) = (config.drain, config.bounds.connections_max);

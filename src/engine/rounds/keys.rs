@@ -173,17 +173,21 @@ impl Rounds {
     /// The rules are others: keys of rules that are gone are let go, the rest is counted under the new limits.
     pub(super) fn rules_changed(&mut self, here: &Here<'_>) {
         self.version = here.snapshot.version();
-        let mut gone = Vec::new();
-        for (key, tracked) in &mut self.keys {
-            match here.subject(*key) {
+        let terrain = self.terrain;
+        let mut gone: Vec<StoreKey> = self
+            .keys
+            .iter_mut()
+            .filter_map(|(key, tracked)| match here.subject(*key) {
                 Some(asked) => {
                     tracked.limit = *asked.limit;
-                    tracked.is_thin = self.terrain.is_thin(asked.limit);
+                    tracked.is_thin = terrain.is_thin(asked.limit);
                     tracked.terms = asked.terms();
+                    None
                 }
-                None => gone.push(*key),
-            }
-        }
+                None => Some(*key),
+            })
+            .collect();
+        gone.sort_unstable();
         for key in gone {
             self.untrack(key);
         }

@@ -300,16 +300,19 @@ impl Rounds {
             });
         let newly = cut_off & !self.fleet.cut_off;
         if newly != 0 {
-            let mut learned = HashMap::new();
-            for (key, tracked) in &mut self.keys {
-                if newly >> key.lane().number() & 1 == 1 {
-                    let since = tracked.sent.max(now.before(self.pace.interval));
-                    tracked.cut_off_since.get_or_insert(since);
-                }
-                if tracked.is_loud() {
-                    learned.insert(key.name, Share::fallback(tracked.weight, self.terrain.pods));
-                }
-            }
+            let (pods, recently) = (self.terrain.pods, now.before(self.pace.interval));
+            let learned: HashMap<u128, Share> = self
+                .keys
+                .iter_mut()
+                .filter_map(|(key, tracked)| {
+                    if newly >> key.lane().number() & 1 == 1 {
+                        let since = tracked.sent.max(recently);
+                        tracked.cut_off_since.get_or_insert(since);
+                    }
+                    let share = Share::fallback(tracked.weight, pods);
+                    tracked.is_loud().then_some((key.name, share))
+                })
+                .collect();
             engine.fallback.set_shares(Shares {
                 unlearned: Share::even(self.terrain.pods),
                 learned,
