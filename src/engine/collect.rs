@@ -166,8 +166,12 @@ impl Engine {
             return;
         }
         let level = level.min(Terms::level(asked.limit).level_max());
-        let ends = now.after(level);
         let key = self.table_key(asked);
+        // What is pending here is not in that level yet.
+        let pending = self.table.pending(&key).unwrap_or(Cells::ZERO);
+        let ends = now
+            .after(level)
+            .after(asked.limit.interval().times(pending));
         match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
             Touched::Held((), _) => {
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();

@@ -352,11 +352,9 @@ impl Table {
     /// The cells pending in all buckets.
     pub fn pending_in_all(&self) -> Cells {
         // Ordering: Relaxed throughout. A number for people; it is exact when nobody is checking.
-        let tagged = |index: &usize| {
-            let word = self.tags[index / 8].load(Ordering::Relaxed);
-            word >> (index % 8 * 8) & 0xff != 0
-        };
-        let slots = (0..self.groups as usize * GROUP).filter(tagged);
+        let in_use = self.tags.iter().enumerate();
+        let in_use = in_use.filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
+        let slots = in_use.flat_map(|(word, _)| word * 8..(word + 1) * 8);
         let pending_at = |index| {
             let slot = self.slot(index);
             match is_live(slot.tat().load(Ordering::Relaxed)) {

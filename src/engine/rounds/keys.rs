@@ -82,27 +82,31 @@ impl Rounds {
             None if even_ends <= now => self.untrack(key),
             None => self.look_again(key, even_ends),
             Some(_) if !at_rest => self.want(key, now, postponed.unwrap_or(Reason::Trigger)),
-            Some(until) => match here.engine.pending_of(&asked) {
+            Some(until) if until <= now => self.calm_down(here, &asked),
+            Some(_) => match here.engine.pending_of(&asked) {
                 Some(pending) if pending > Cells::ZERO => {
                     self.want(key, now, postponed.unwrap_or(Reason::Interval));
                 }
-                Some(_) | None if until <= now => self.calm_down(here, &asked),
                 Some(_) | None => self.look_again(key, now.after(self.age_max(&asked))),
             },
         }
     }
 
-    /// A loud key has been quiet for long enough.
+    /// A key has been loud for long enough. If it may be silent it is, unless this pod uses more than its share right now;
+    /// if it may not, it is let go once there is nothing to tell.
     fn calm_down(&mut self, here: &Here<'_>, asked: &Asked<'_>) {
-        let key = asked.store_key();
-        here.engine.land(asked, self.opening(asked));
-        match self.keys.get_mut(&key) {
-            Some(tracked) if tracked.even_ends() > here.now() => {
-                tracked.loud_until = None;
-                let ends = tracked.even_ends();
-                self.look_again(key, ends);
+        let (key, now) = (asked.store_key(), here.now());
+        if let Some(allowance) = self.allowance(asked) {
+            self.track(asked, now).loud_until = None;
+            self.look_at(here, asked, &allowance);
+            return;
+        }
+        match here.engine.pending_of(asked) {
+            Some(pending) if pending > Cells::ZERO => self.want(key, now, Reason::Interval),
+            Some(_) | None => {
+                here.engine.land(asked, Trigger::EACH);
+                self.untrack(key);
             }
-            Some(_) | None => self.untrack(key),
         }
     }
 
@@ -219,10 +223,14 @@ impl Rounds {
     }
 
     /// What this pod may use of a key in silence, if anything.
-    pub(super) fn allowance(&self, asked: &Asked<'_>) -> Option<Allowance> {
+    fn allowance(&self, asked: &Asked<'_>) -> Option<Allowance> {
+        self.even_share(asked).filter(|_| self.fleet.is_steady())
+    }
+
+    /// This pod's even share of a key that pods may be silent of.
+    pub(super) fn even_share(&self, asked: &Asked<'_>) -> Option<Allowance> {
         let spec = &asked.rule.spec;
-        let may_be_silent = self.fleet.is_steady()
-            && spec.report == Report::Contested
+        let may_be_silent = spec.report == Report::Contested
             && spec.consistency == Consistency::Hybrid
             && !spec.algorithm.is_windowed();
         may_be_silent

@@ -126,7 +126,7 @@ impl Rounds {
         let now = here.now();
         let share = self.share_of(key);
         let asked = here.subject(key);
-        let allowance = asked.as_ref().and_then(|asked| self.allowance(asked));
+        let even_share = asked.as_ref().and_then(|asked| self.even_share(asked));
         let tracked = self.keys.get_mut(&key)?;
         tracked.waiting = false;
         tracked.sent = now;
@@ -145,7 +145,8 @@ impl Rounds {
         }
         tracked.cut_off_since = None;
         tracked.demand.add(gross, now);
-        match allowance.map(|allowance| tracked.used(&allowance, cells, now)) {
+        // Said even by a pod that is not sure of its even share: others may be, and silent.
+        match even_share.map(|share| tracked.used(&share, cells, now)) {
             Some(Use::Beyond) => {
                 tracked.announce = true;
                 tracked.stay_loud(now.after(HOLD));

@@ -46,6 +46,8 @@ pub struct Verdict {
     /// The most that any span of time had above burst + rate · span. A check was decided somewhere between its
     /// question and its answer; a span is as long as that allows, so that a slow harness is not taken for overshoot.
     pub overshoot: f64,
+    /// The second of that.
+    pub overshoot_at: f64,
     /// Denied although what was admitted before left room.
     pub false_denials: u64,
     /// The second of the last of those.
@@ -94,7 +96,10 @@ pub fn judge(limit: Limit, asked: &[Asked], seconds: f64) -> Verdict {
             least = least.min(verdict.admitted - limit.rate * now);
             verdict.admitted += cost;
             let above = verdict.admitted - limit.rate * check.answered_seconds() - least;
-            verdict.overshoot = verdict.overshoot.max(above - limit.burst);
+            if above - limit.burst > verdict.overshoot {
+                verdict.overshoot = above - limit.burst;
+                verdict.overshoot_at = now;
+            }
         } else {
             verdict.denied += 1;
             if fleet.has_room(limit, cost) {

@@ -54,6 +54,7 @@ fn overload(name: &'static str, fleet: &Fleet, shares: &[f64], seconds: f64) -> 
             verdict.overshoot / HUNDRED.burst * 100.0,
             15.0,
         )
+        .show("the second of that", verdict.overshoot_at)
 }
 
 /// Ten times the limit, spread evenly.
