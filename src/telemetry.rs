@@ -428,9 +428,9 @@ impl Telemetry {
         }
         let Metric { name, help, .. } = CIRCUIT_STATE;
         writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge")?;
-        for (shard, state) in figures.shards.iter().enumerate() {
-            let (shard, number) = (escaped(&self.shard_name(shard)), state.circuit.number());
-            writeln!(page, "{name}{{shard=\"{shard}\"}} {number}")?;
+        for state in &figures.shards {
+            let (shard, circuit) = (self.shard_name(state.number), state.circuit.number());
+            writeln!(page, "{name}{{shard=\"{}\"}} {circuit}", escaped(&shard))?;
         }
         Ok(())
     }
@@ -655,8 +655,9 @@ mod tests {
         Engine::new(setup, Rules::default())
     }
 
-    fn shard(circuit: Circuit, last_success: Option<Nanos>) -> ShardState {
+    fn shard(number: usize, circuit: Circuit, last_success: Option<Nanos>) -> ShardState {
         ShardState {
+            number,
             circuit,
             partitioned: false,
             last_success,
@@ -674,7 +675,7 @@ mod tests {
         ] {
             let shards: Vec<_> = shards
                 .into_iter()
-                .map(|at| shard(Circuit::Closed, at))
+                .map(|at| shard(0, Circuit::Closed, at))
                 .collect();
             let found = staleness(&shards, Nanos::new(10));
             assert_eq!(found.map(Span::get), expected, "{shards:?}");
@@ -711,9 +712,9 @@ mod tests {
         telemetry.set_shards(vec!["a\"b".to_owned(), "a\"b".to_owned()]);
         let figures = Figures {
             shards: vec![
-                shard(Circuit::Open, None),
-                shard(Circuit::HalfOpen, None),
-                shard(Circuit::Closed, None),
+                shard(0, Circuit::Open, None),
+                shard(1, Circuit::HalfOpen, None),
+                shard(2, Circuit::Closed, None),
             ],
             ..Figures::default()
         };

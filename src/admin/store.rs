@@ -13,11 +13,12 @@ const MILLISECOND: Span = Span::nanos(1_000_000);
 
 /// How the store can be reached, for the admin API.
 pub(super) fn json(figures: &Figures, telemetry: &Telemetry, now: Nanos) -> Value {
-    let shards = figures.shards.iter().enumerate();
-    let shards: Vec<Value> = shards
-        .map(|(shard, state)| {
+    let shards: Vec<Value> = figures
+        .shards
+        .iter()
+        .map(|state| {
             json!({
-                "shard": telemetry.shard_name(shard),
+                "shard": telemetry.shard_name(state.number),
                 "circuit": word(state.circuit),
                 "staleness": state.last_success.map(|at| rounded(now.since(at))),
             })
@@ -96,6 +97,7 @@ mod tests {
 
     fn shard(circuit: Circuit, answered_at: Option<u64>) -> ShardState {
         ShardState {
+            number: 0,
             circuit,
             partitioned: circuit == Circuit::Open,
             last_success: answered_at.map(Nanos::new),

@@ -130,7 +130,7 @@ impl Names {
         let lane = take.key.lane();
         let [command, channel] = self.publish(lane);
         Request {
-            keys: vec![self.record(lane), self.key(&take.key)],
+            keys: vec![self.key(&take.key)],
             arguments: vec![command, channel, packed],
         }
     }

@@ -7,8 +7,8 @@
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -61,7 +61,11 @@ pub(super) struct Connector {
     /// An address with our certificates; the host is put in.
     tls: Option<ConnectionAddr>,
     pub(super) timeout: Duration,
+    notice: OnceLock<Notice>,
 }
+
+/// Who is told of failures that no caller hears of.
+pub(super) type Notice = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,6 +85,18 @@ pub(super) enum Purpose {
 }
 
 impl Connector {
+    /// Says whom to tell of failures that no caller hears of. Only the first call counts.
+    pub(super) fn set_notice(&self, notice: Notice) {
+        let _ = self.notice.set(notice);
+    }
+
+    /// Something failed that no caller hears of.
+    pub(super) fn noticed(&self, kind: ErrorKind) {
+        if let Some(notice) = self.notice.get() {
+            notice(kind);
+        }
+    }
+
     /// As the settings say. Reads the files they name.
     pub(super) fn new(
         target: &Target,
@@ -107,6 +123,7 @@ impl Connector {
             database: target.database,
             tls,
             timeout,
+            notice: OnceLock::new(),
         })
     }
 
@@ -382,6 +399,7 @@ impl Node {
         let by_hash = command("EVALSHA", &script.hash, request);
         match self.ask(&by_hash).await {
             Err(error) if error.kind == ErrorKind::NoScript => {
+                self.connector.noticed(error.kind);
                 self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(&script.text))
                     .await?;
                 self.ask(&by_hash).await

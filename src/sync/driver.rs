@@ -160,6 +160,9 @@ impl Running {
         let alarm = Arc::new(Notify::new());
         let bell = Arc::clone(&alarm);
         self.engine.set_alarm(Box::new(move || bell.notify_one()));
+        let telemetry = Arc::clone(&self.telemetry);
+        self.store
+            .set_notice(move |kind| telemetry.redis_error(kind.name()));
         let mut news = self.listen();
         self.know_shards();
         let within = loop {

@@ -136,6 +136,7 @@ async fn follow(
         if subscribed {
             pause = PAUSE_MIN;
         }
+        connector.noticed(error.kind);
         // The first loss is worth a line, its repetition is not.
         if pause == PAUSE_MIN {
             warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "does not hear other pods");
@@ -155,15 +156,20 @@ async fn subscription(
     messages: &mpsc::Sender<Vec<u8>>,
     subscribed: &mut bool,
 ) -> StoreError {
-    let lost = Arc::new(Notify::new());
-    let (alarm, messages) = (Arc::clone(&lost), messages.clone());
+    let (lost, confirmed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (alarm, confirm) = (Arc::clone(&lost), Arc::clone(&confirmed));
+    let messages = messages.clone();
     let pushed = Box::new(move |info: PushInfo| {
-        use PushKind::{Disconnection, Message, SMessage, SUnsubscribe, Unsubscribe};
+        use PushKind::{
+            Disconnection, Message, SMessage, SSubscribe, SUnsubscribe, Subscribe, Unsubscribe,
+        };
         if matches!(info.kind, Message | SMessage) {
             if let Some(Value::BulkString(message)) = info.data.into_iter().nth(1) {
                 // A full queue loses news, which is only news.
                 let _ = messages.try_send(message);
             }
+        } else if matches!(info.kind, Subscribe | SSubscribe) {
+            confirm.notify_one();
         } else if matches!(info.kind, Disconnection | Unsubscribe | SUnsubscribe) {
             alarm.notify_one();
         }
@@ -190,6 +196,13 @@ async fn subscription(
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return connector.error(&link.address, &error),
             Err(_) => return StoreError::timeout(&server),
+        }
+        // An answer that is no confirmation leaves us deaf.
+        if timeout(connector.timeout, confirmed.notified())
+            .await
+            .is_err()
+        {
+            return StoreError::new(ErrorKind::Protocol, &server, "it did not subscribe");
         }
     }
     *subscribed = true;

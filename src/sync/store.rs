@@ -13,7 +13,7 @@ use super::address::Target;
 use super::cluster::Cluster;
 use super::codec::{self, Names, Request};
 use super::connect::{Connector, Node, Place, StoreSetupError};
-use super::error::StoreError;
+use super::error::{ErrorKind, StoreError};
 use super::listen;
 use super::script::{self, Script};
 use crate::config::{self, Topology};
@@ -75,6 +75,11 @@ impl Store {
             connector,
             servers,
         })
+    }
+
+    /// Calls `notice` with every failure that no caller hears of: of scripts that had to be loaded, of the subscription.
+    pub fn set_notice(&self, notice: impl Fn(ErrorKind) + Send + Sync + 'static) {
+        self.connector.set_notice(Box::new(notice));
     }
 
     /// How long any call takes at most.

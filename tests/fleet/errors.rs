@@ -45,12 +45,13 @@ const ERRORS: [(&str, &[&str]); 18] = [
         &["wrongtype"],
     ),
     ("-ERR whatever else\r\n", &["other"]),
-    // Of a wrong type, or no frame at all: a client may see an error in it, or only that the connection is useless.
-    (":1\r\n", &["protocol", "other"]),
-    ("$5\r\nhello\r\n", &["protocol", "other"]),
-    ("$-1\r\n", &["protocol", "other"]),
-    ("*3\r\n$1\r\na\r\n*0\r\n:-7\r\n", &["protocol", "other"]),
-    ("\u{1}garbage\r\n", &["protocol", "other", "cut"]),
+    // Of a wrong type, or no frame at all: a client may see an error in it, or only that the connection is useless, or,
+    // when it loads a script, that the script is still not there.
+    (":1\r\n", &["protocol", "noscript"]),
+    ("$5\r\nhello\r\n", &["protocol", "noscript"]),
+    ("$-1\r\n", &["protocol", "noscript"]),
+    ("*3\r\n$1\r\na\r\n*0\r\n:-7\r\n", &["protocol", "noscript"]),
+    ("\u{1}garbage\r\n", &["protocol", "cut"]),
 ];
 /// A fault that answers nothing whole.
 const CUTS: [(Fault, &[&str]); 3] = [

@@ -31,6 +31,7 @@ mod judge;
 mod limits;
 mod load;
 mod proxy;
+mod rules;
 mod stores;
 
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

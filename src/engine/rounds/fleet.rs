@@ -85,6 +85,8 @@ pub struct RoundEnds {
 /// How one shard of the store can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardState {
+    /// Its number.
+    pub number: usize,
     /// Its circuit breaker.
     pub circuit: Circuit,
     /// Whether rules go by their fallback.
@@ -107,7 +109,7 @@ impl Figures {
 pub struct Figures {
     /// Pods alive.
     pub pods: u64,
-    /// The shards of the store.
+    /// The shards of the store that have lanes.
     pub shards: Vec<ShardState>,
     /// Cells the store has of this pod.
     pub settled: Cells,
@@ -160,7 +162,7 @@ pub(super) struct Fleet {
     shown: Nanos,
     pending: Cells,
     pending_at: Nanos,
-    turn: u8,
+    turn: usize,
 }
 
 impl Fleet {
@@ -202,7 +204,7 @@ impl Fleet {
     }
 
     /// A sign of life was answered. Whether the number of pods is another.
-    pub(super) fn beaten(&mut self, beaten: &Beaten, _now: Nanos) -> bool {
+    pub(super) fn beaten(&mut self, beaten: &Beaten) -> bool {
         self.beat_under_way = false;
         self.resets_seen = Some(beaten.resets);
         let changed = self.pods != beaten.pods;
@@ -226,10 +228,10 @@ impl Fleet {
         self.steady_beats >= BEATS_STEADY && !self.leaving
     }
 
-    /// The lanes, one after the other.
-    pub(super) const fn next_lane(&mut self) -> Lane {
+    /// Counts the signs of life.
+    pub(super) const fn next_turn(&mut self) -> usize {
         self.turn = self.turn.wrapping_add(1);
-        Lane::new(self.turn)
+        self.turn
     }
 
     pub(super) fn count(&mut self, reason: Reason) {
@@ -300,7 +302,10 @@ impl Rounds {
             shards: self
                 .links
                 .iter()
-                .map(|link| ShardState {
+                .enumerate()
+                .filter(|(number, _)| self.shard_of.contains(number))
+                .map(|(number, link)| ShardState {
+                    number,
                     circuit: link.state(),
                     partitioned: link.is_partitioned(),
                     last_success: link.last_success(),

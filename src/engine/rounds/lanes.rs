@@ -276,11 +276,20 @@ impl Rounds {
         self.links_changed(engine, now);
     }
 
-    /// With every sign of life one lane is asked what it has: so an idle one's record does not expire, a loss is noticed,
-    /// and every shard is heard of.
+    /// With every sign of life one lane of each shard is asked what it has: so every shard is heard of, an idle lane's
+    /// record does not expire, and a loss is noticed.
     pub(super) fn doubt_next(&mut self) {
-        let next = self.fleet.next_lane();
-        self.lane_mut(next).unsure = true;
+        let turn = self.fleet.next_turn();
+        for shard in 0..self.links.len() {
+            let shards = self.shard_of.iter().enumerate();
+            let lanes: Vec<usize> = shards
+                .filter(|(_, of)| **of == shard)
+                .map(|(lane, _)| lane)
+                .collect();
+            if let Some(lane) = lanes.get(turn % lanes.len().max(1)) {
+                self.lanes[*lane].unsure = true;
+            }
+        }
     }
 
     /// The lanes of a shard are asked what they have.

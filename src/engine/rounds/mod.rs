@@ -240,7 +240,7 @@ impl Rounds {
         for key in &beaten.reset_keys {
             self.reset(&here, *key);
         }
-        if self.fleet.beaten(beaten, moment.now) {
+        if self.fleet.beaten(beaten) {
             self.terrain.pods = beaten.pods.max(1);
             self.budget.set_pods(self.terrain.pods, moment.now);
         }

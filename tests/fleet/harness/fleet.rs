@@ -73,6 +73,13 @@ impl Fleet {
         Self { pods }
     }
 
+    /// One sidecar with this `store:` section, whether or not there is a store.
+    pub fn lone(store: &str, rules: &str) -> Self {
+        Self {
+            pods: vec![Pod::start(0, Some(store), rules)],
+        }
+    }
+
     /// Sidecars with these `store:` sections, which count each other.
     pub fn start(stores: &[String], rules: &str) -> Self {
         let start = |(nth, store): (usize, &String)| Pod::start(nth, Some(store), rules);
