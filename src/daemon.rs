@@ -65,6 +65,9 @@ pub enum DaemonError {
     /// The store cannot be used at all.
     #[error(transparent)]
     Store(#[from] StartError),
+    /// The thread of the rounds is gone: the fleet would not hear of this pod any more.
+    #[error("the sync rounds ended by a fault of ours")]
+    RoundsEnded,
     /// The system refuses signals or threads.
     #[error("set up the process")]
     Process(#[from] std::io::Error),
@@ -76,13 +79,14 @@ pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let daemon = Daemon::start(path, config, variables).await?;
+    let mut daemon = Daemon::start(path, config, variables).await?;
     let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
     let mut turn = 0_u64;
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            () = rounds_ended(&mut daemon.rounds) => return Err(DaemonError::RoundsEnded),
             _ = hang_up.recv() => daemon.reloader.ask(),
             _ = housekeeping.tick() => {
                 turn += 1;
@@ -92,6 +96,14 @@ pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<
     }
     daemon.stop().await;
     Ok(())
+}
+
+/// Waits for rounds that end by themselves, which only a fault makes them do.
+async fn rounds_ended(rounds: &mut Option<Driver>) {
+    match rounds {
+        Some(rounds) => rounds.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 struct Daemon {

@@ -70,7 +70,7 @@ metrics! {
     KEPT_OUT = Counter "ratelimit_keys_kept_out_total" []
         "Checks of keys that were not let into a nearly full table.";
     CELLS_LOST = Counter "ratelimit_cells_lost_total" ["reason"]
-        "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, reset, store (it lost them), rule (it is gone).";
+        "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, reset, store (it lost them), rule (it is gone), crowd (more keys than are kept in mind).";
     CELLS_FOUND = Counter "ratelimit_cells_found_total" []
         "Cells counted as lost by the store that it has after all.";
     CELLS_SILENT = Counter "ratelimit_cells_silent_total" []
@@ -495,7 +495,7 @@ fn full(rule: &Rule) -> u64 {
 }
 
 /// Admitted cells that no store will hear of, by reason.
-pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 6] {
+pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 7] {
     let reset = stats.total(Stat::CellsReset);
     [
         ("evicted", stats.total(Stat::CellsLost)),
@@ -504,6 +504,7 @@ pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 6] 
         ("reset", reset.saturating_add(figures.lost.reset.get())),
         ("store", figures.lost.store.get()),
         ("rule", figures.lost.rule.get()),
+        ("crowd", figures.lost.crowd.get()),
     ]
 }
 

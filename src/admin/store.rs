@@ -164,8 +164,9 @@ mod tests {
                 store: Cells::new(6),
                 reset: Cells::new(1),
                 rule: Cells::new(1),
+                crowd: Cells::new(1),
             },
-            found: Cells::new(5),
+            found: Cells::new(6),
             ..Figures::default()
         };
         let stats = Stats::default();

@@ -266,23 +266,24 @@ impl Engine {
         let permit = self.table.permit(key);
         if self.table.tat(key).is_some() {
             drop(permit);
-            return self.admit(asked, cost); // another thread let it enter first
+            return self.admit_in_step(asked, cost); // another thread let it enter first
         }
         self.announce(asked.version);
         if self.version() != asked.version {
             return Err(Stale);
         }
         let now = asked.moment.now;
+        let mitigated = self.mitigation(asked);
         let carried = asked.state.former.iter().find_map(|former| {
             let taken = self
                 .table
                 .take(&permit, &self.table.key(asked.name, former.variant))?;
+            let tat = former.rescaled(taken.tat, now, asked.limit);
             Some(Taken {
-                tat: former.rescaled(taken.tat, now, asked.limit),
+                tat: tat.max(mitigated.unwrap_or(tat)),
                 ..taken
             })
         });
-        let mitigated = self.mitigation(asked);
         let unheld = self.unheld(asked);
         let opening = carried.unwrap_or(Taken {
             tat: unheld.max(mitigated.unwrap_or(unheld)),

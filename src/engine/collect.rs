@@ -32,8 +32,17 @@ pub(super) struct Answered {
     pub(super) told: Told,
     /// The point on this pod's clock that the answer holds for.
     pub(super) anchor: Nanos,
-    /// What the key's bucket was when it was asked; `None` if that cannot be compared any more.
-    pub(super) frozen: Option<Frozen>,
+    /// What the key's bucket was when it was asked.
+    pub(super) frozen: Frozen,
+}
+
+/// Where the bucket of a key in flight is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// Nowhere: only what was carried is told.
+    None,
+    Level(TableKey),
+    Window(u128),
 }
 
 impl Engine {
@@ -118,12 +127,18 @@ impl Engine {
                 self.table.land(&key, trigger, full)
             }
             Told::Window { current, left, .. } => {
-                let ends = asked.moment.unix.plus(left);
+                let Frozen { cells, at, age, .. } = answered.frozen;
+                let window = asked.limit.window();
+                let index = window_index(asked.moment.unix.plus(left), window);
+                let admitted_at = asked.moment.unix.less(asked.moment.now.since(at).plus(age));
                 let heard = Heard {
-                    // A window's end is not in it.
-                    index: ends.less(Span::nanos(1)).whole(asked.limit.window()).get(),
+                    index,
                     current,
-                    own: answered.frozen.map_or(Cells::ZERO, |frozen| frozen.cells),
+                    // What was admitted in the window before is counted there.
+                    own: match admitted_at.whole(window).get() == index {
+                        true => cells,
+                        false => Cells::ZERO,
+                    },
                 };
                 self.windows.land(&asked.window(), trigger, Some(heard))
             }
@@ -136,31 +151,51 @@ impl Engine {
     /// with what it was, but to no less than the pending cells demand and to little more than that.
     fn fold_level(&self, asked: &Asked<'_>, key: &TableKey, level: Span, answered: &Answered) {
         let interval = asked.limit.interval();
-        let ends = answered.anchor.after(level);
+        let (ends, frozen) = (answered.anchor.after(level), answered.frozen);
         let _ = self.table.touch(key, |tat| {
             let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
-            let since = answered.frozen.map_or(Nanos::default(), |frozen| frozen.at);
-            let least = ends.max(since).after(interval.times(pending));
-            let next = match answered.frozen {
-                Some(frozen) => {
-                    let moved = match ends >= frozen.tat {
-                        true => tat.after(ends.since(frozen.tat)),
-                        false => tat.before(frozen.tat.since(ends)),
-                    };
-                    moved.clamp(least, least.after(interval).after(FOLD_SLACK))
-                }
-                None => least,
+            let least = ends.max(frozen.at).after(interval.times(pending));
+            let moved = match ends >= frozen.tat {
+                true => tat.after(ends.since(frozen.tat)),
+                false => tat.before(frozen.tat.since(ends)),
             };
-            (Some(next.max(Nanos::new(1))), ())
+            let most = least.after(interval).after(FOLD_SLACK);
+            (Some(moved.clamp(least, most).max(Nanos::new(1))), ())
         });
+    }
+
+    /// Where the bucket of a key is.
+    pub(super) fn seat(&self, asked: &Asked<'_>) -> Seat {
+        match asked.rule.spec.algorithm.is_windowed() {
+            true => Seat::Window(asked.name),
+            false => Seat::Level(self.table_key(asked)),
+        }
+    }
+
+    /// Ends a flight whose answer is not taken in.
+    pub(super) fn release(&self, seat: Seat) {
+        match seat {
+            Seat::None => {}
+            Seat::Level(key) => {
+                let mitigated = self
+                    .table
+                    .look(&key)
+                    .is_some_and(|(_, mitigated)| mitigated);
+                self.table.land(&key, Trigger::EACH, mitigated);
+            }
+            Seat::Window(name) => self.windows.release(name),
+        }
     }
 
     /// Takes in that the fleet denies a key: its level, or how long its window still is.
     pub(super) fn raise(&self, asked: &Asked<'_>, level: Span) {
         let now = asked.moment.now;
         if asked.rule.spec.algorithm.is_windowed() {
-            if !self.windows.fill(&asked.window()) {
-                let left = level.min(asked.limit.window());
+            let (unix, window) = (asked.moment.unix, asked.limit.window());
+            // By our clock that window may be over already: nothing is known of the one we are in.
+            let is_this_one = window_index(unix.plus(level), window) == unix.whole(window).get();
+            if is_this_one && !self.windows.fill(&asked.window()) {
+                let left = level.min(window);
                 self.mitigations.put(asked.name, now.after(left), now);
             }
             return;
@@ -234,4 +269,10 @@ impl Engine {
     pub(super) fn table_key(&self, asked: &Asked<'_>) -> TableKey {
         self.table.key(asked.name, asked.state.variant)
     }
+}
+
+/// Which window ends at `ends`, as the store sees it: its clock and ours are not far apart, so the nearest end is meant.
+pub(super) fn window_index(ends: Span, window: Span) -> u64 {
+    let half = Span::nanos(window.get() / 2);
+    ends.plus(half).whole(window).get().saturating_sub(1)
 }

@@ -70,6 +70,15 @@ impl Mitigations {
             .filter(|ends| *ends > now)
     }
 
+    /// Forgets those that have ended.
+    pub fn drop_ended(&self, now: Nanos) {
+        if self.count() > 0 {
+            let mut held = self.lock();
+            held.drop_ended(now);
+            self.count.store(held.ends.len(), Ordering::Relaxed);
+        }
+    }
+
     /// Forgets `name`: it has a bucket now, or was reset.
     pub fn remove(&self, name: u128) {
         if self.count() > 0 {

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::admit::Asked;
 use super::answer::{Answer, Hit, Hits, Source};
 use super::check::{allows, matched};
+use super::collect::window_index;
 use super::errand::Undone;
 use super::snapshot::Snapshot;
 use super::table::Touched;
@@ -259,8 +260,7 @@ impl Engine {
                 let room = self.windows.mirror(
                     &asked.window(),
                     Mirrored {
-                        // A window's end is not in it.
-                        index: ends.less(Span::nanos(1)).whole(asked.limit.window()).get(),
+                        index: window_index(ends, asked.limit.window()),
                         current,
                         previous,
                     },

@@ -278,6 +278,14 @@ impl Windows {
         room
     }
 
+    /// Ends the flight of a key without an answer. It wants to be told of its next cell.
+    pub fn release(&self, name: u128) {
+        if let Some(counted) = self.shard(name).get_mut(&name) {
+            counted.untold.in_flight = false;
+            counted.untold.trigger = Trigger::EACH;
+        }
+    }
+
     /// Fills the key's window, if it is held: the fleet has used it up.
     pub fn fill(&self, key: &WindowKey<'_>) -> bool {
         match self.shard(key.name).get_mut(&key.name) {

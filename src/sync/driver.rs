@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -69,7 +69,7 @@ impl Driver {
             interval: Span::nanos(
                 u64::try_from(config.sync.interval.as_nanos()).unwrap_or(u64::MAX),
             ),
-            accuracy: Share::of((config.sync.accuracy * 65_536.0) as u64, 65_536),
+            accuracy: Share::of((config.sync.accuracy * 65_536.0).ceil() as u64, 65_536),
         };
         let (leave, errands) = mpsc::channel(ERRANDS_MAX);
         let desk =
@@ -102,6 +102,11 @@ impl Driver {
         self.desk.clone()
     }
 
+    /// Waits until the rounds end, which they do not by themselves.
+    pub async fn ended(&mut self) {
+        let _ = (&mut self.stopped).await;
+    }
+
     /// Tells what is pending, leaves the fleet, and ends; after `within` at the latest.
     pub async fn stop(self, within: Duration) {
         let _ = self.stop.send(within);
@@ -117,7 +122,7 @@ enum Done {
         answer: Result<Reply, StoreError>,
     },
     Beat(Result<Beaten, StoreError>),
-    Errand(Option<StoreError>),
+    Errand(Option<(Lane, StoreError)>),
 }
 
 struct Running {
@@ -170,9 +175,7 @@ impl Running {
             tokio::select! {
                 asked = &mut stop => break asked.unwrap_or_default(),
                 Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                    if let Ok(done) = done {
-                        self.done(done);
-                    }
+                    self.done(ended(done));
                 }
                 Some(first) = news.recv() => self.hear(first, &mut news),
                 Some(errand) = errands.recv() => self.carry(errand),
@@ -260,9 +263,10 @@ impl Running {
                 Some(error)
             }
             Done::Errand(None) => return,
-            Done::Errand(Some(error)) => {
-                self.telemetry.redis_error(error.kind.name());
-                return;
+            Done::Errand(Some((lane, error))) => {
+                self.rounds
+                    .unanswered(&self.engine, lane, moment.now, jitter);
+                Some(error)
             }
         };
         self.note(failure.as_ref());
@@ -302,44 +306,49 @@ impl Running {
 
     fn carry(&mut self, errand: Errand) {
         let store = Arc::clone(&self.store);
+        let of = |lane| move |error| (lane, error);
         match errand {
             Errand::Take(take, report) => {
                 if !self.rounds.is_reachable(take.key.lane()) {
                     report(Err(Undone));
                     return;
                 }
+                let of = of(take.key.lane());
                 self.under_way.spawn(async move {
                     match store.take(&take).await {
                         Ok(taken) => {
                             let unwanted = !report(Ok(taken)) && taken.taken;
                             Done::Errand(match unwanted {
-                                true => store.give_back(&take).await.err(),
+                                true => store.give_back(&take).await.err().map(of),
                                 false => None,
                             })
                         }
                         Err(error) => {
                             report(Err(Undone));
-                            Done::Errand(Some(error))
+                            Done::Errand(Some(of(error)))
                         }
                     }
                 });
             }
             Errand::GiveBack(take) => {
+                let of = of(take.key.lane());
                 self.under_way
-                    .spawn(async move { Done::Errand(store.give_back(&take).await.err()) });
+                    .spawn(async move { Done::Errand(store.give_back(&take).await.err().map(of)) });
             }
             Errand::Read(key, terms, report) => {
+                let of = of(key.lane());
                 self.under_way.spawn(async move {
                     let (told, error) = parted(store.read(key, terms).await);
                     report(told);
-                    Done::Errand(error)
+                    Done::Errand(error.map(of))
                 });
             }
             Errand::Reset(key, report) => {
+                let of = of(key.lane());
                 self.under_way.spawn(async move {
                     let (done, error) = parted(store.reset(key).await);
                     report(done);
-                    Done::Errand(error)
+                    Done::Errand(error.map(of))
                 });
             }
         }
@@ -361,19 +370,27 @@ impl Running {
         self.rounds.drain(&self.engine, self.clock.moment());
         loop {
             let wait = self.turn();
-            let reachable = Lane::all().all(|lane| self.rounds.is_reachable(lane));
-            if self.under_way.is_empty() && (self.rounds.is_settled() || !reachable) {
+            if self.under_way.is_empty() && self.rounds.is_settled() {
                 return;
             }
             tokio::select! {
                 Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                    if let Ok(done) = done {
-                        self.done(done);
-                    }
+                    self.done(ended(done));
                 }
                 () = sleep(wait) => {}
             }
         }
+    }
+}
+
+/// What a task came back with. One that panicked takes the rounds with it: a pod that does not know what it has told
+/// must not go on as if it did.
+fn ended(done: Result<Done, JoinError>) -> Done {
+    match done.map_err(JoinError::try_into_panic) {
+        Ok(done) => done,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // Nobody cancels these tasks.
+        Err(Err(_)) => Done::Errand(None),
     }
 }
 

@@ -7,25 +7,33 @@ use std::sync::LazyLock;
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
+    /// How many times `store.timeout` its answer is waited for.
+    pub(super) patience: u32,
 }
 
 impl Script {
-    fn new(body: &str) -> Self {
+    fn new(body: &str, patience: u32) -> Self {
         let text = [include_str!("lua/common.lua"), body].concat();
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        Self {
+            text,
+            hash,
+            patience,
+        }
     }
 }
 
 macro_rules! scripts {
-    ($($name:ident = $file:literal;)*) => {
-        $(pub(super) static $name: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!($file)));)*
+    ($($name:ident = $file:literal, $patience:literal;)*) => {
+        $(pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!($file), $patience));)*
     };
 }
 
 scripts! {
-    APPLY = "lua/apply.lua";
-    TAKE = "lua/take.lua";
-    BEAT = "lua/beat.lua";
-    RESET = "lua/reset.lua";
+    APPLY = "lua/apply.lua", 1;
+    // The check has gone its way by then, but what was taken for it can be given back.
+    TAKE = "lua/take.lua", 3;
+    BEAT = "lua/beat.lua", 1;
+    RESET = "lua/reset.lua", 1;
 }

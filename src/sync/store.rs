@@ -169,7 +169,7 @@ impl Store {
                 Servers::Cluster(cluster) => cluster.ask(key.lane(), &delete).await,
             }
         };
-        self.within(key.lane(), deleted).await?;
+        self.within(key.lane(), 1, deleted).await?;
         let request = self.names.reset(&key);
         self.run(Lane::new(0), &script::RESET, &request, |_| Ok(()))
             .await
@@ -200,7 +200,7 @@ impl Store {
                 Servers::Cluster(cluster) => cluster.run(lane, script, request).await,
             }
         };
-        let (value, node) = self.within(lane, answered).await?;
+        let (value, node) = self.within(lane, script.patience, answered).await?;
         decode(&value).map_err(|error| {
             // Whoever answers like that is not to be asked again.
             node.disconnect();
@@ -211,9 +211,10 @@ impl Store {
     async fn within<T>(
         &self,
         lane: Lane,
+        patience: u32,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        match timeout(self.connector.timeout, call).await {
+        match timeout(self.connector.timeout.saturating_mul(patience), call).await {
             Ok(answer) => answer,
             Err(_) => {
                 if let Servers::Cluster(cluster) = &self.servers {

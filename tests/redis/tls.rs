@@ -8,12 +8,12 @@ use super::Store;
 use super::server::{Plan, Server};
 
 /// What the sidecar's user may call: to be let in, to run the scripts, what the scripts call, and to hear news.
-pub const COMMANDS: &str = "-@all +hello +auth +ping +evalsha +script|load \
-    +mget +exists +get +set +del +incr +type +pexpire +time \
-    +zadd +zcard +zrem +zremrangebyscore +zremrangebyrank +zrevrange +zrangebyscore \
-    +publish +spublish +subscribe +ssubscribe";
+/// The same as in docs/sync.md.
+pub const COMMANDS: &str = "-@all +evalsha +script|load +mget +get +set +del +exists +type +time +incr \
+    +pexpire +zadd +zrem +zcard +zrangebyscore +zrevrange +zremrangebyscore +zremrangebyrank +ping \
+    +publish +subscribe";
 /// The keys and the channels it may name.
-pub const NAMES: &str = "~tidegate:* &tidegate:*";
+pub const NAMES: &str = "resetkeys ~tidegate:v1:* resetchannels &tidegate:v1:news";
 const PASSWORD: &str = "tide-and-gate";
 /// For the tests' own questions.
 const KEEPER_PASSWORD: &str = "keeper-of-tides";
@@ -95,7 +95,7 @@ impl Tls {
             String::from_utf8_lossy(&printed).into_owned()
         };
         for (credentials, words, expected) in [
-            (&tidegate[..], &["SET", "tidegate:a", "1"][..], "OK"),
+            (&tidegate[..], &["SET", "tidegate:v1:a", "1"][..], "OK"),
             (&tidegate, &["SET", "other:a", "1"], "NOPERM"),
             (&tidegate, &["PUBLISH", "other", "1"], "NOPERM"),
             (&tidegate, &["CONFIG", "GET", "*"], "NOPERM"),

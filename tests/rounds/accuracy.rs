@@ -194,3 +194,26 @@ fn a_slow_way_to_the_store_costs_what_arrives_meanwhile() {
     };
     case.expect(40, 20);
 }
+
+/// What was told in full while a key was loud is not billed once more when it is let go.
+#[test]
+fn a_key_that_calms_down_is_not_billed_again() {
+    for pods in [1, 3] {
+        let mut world = World::new(pods, &RuleSpec::new(minute(60)), Way::GOOD, 3);
+        let begun = world.now();
+        // Forty cells within a tenth of a second: far beyond the even share.
+        world.load(0, 1, 400.0, (begun, SECOND / 10));
+        world.run_until(begun + SECOND);
+        let admitted = judge(&world.decided, &minute(60)).admitted;
+        assert!(admitted > 20, "{admitted}");
+        for seconds in [12, 25, 40] {
+            world.run_until(begun + seconds * SECOND);
+            let level = world.level_in_store();
+            // One cell a second has drained.
+            assert!(
+                level <= admitted.saturating_sub(seconds - 1),
+                "{level} cells after {seconds} s, of {admitted}"
+            );
+        }
+    }
+}

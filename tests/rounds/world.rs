@@ -13,7 +13,7 @@ use tidegate::pure::{
     Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span,
 };
 
-use super::model::Model;
+use super::model::{Kept, Model};
 
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000 * MS;
@@ -162,6 +162,16 @@ impl World {
             self.plan(at, Event::Check { pod, key });
             at += self.dice.wait(rate);
         }
+    }
+
+    /// The cells by which the only key is in use, as the store has it; of a limit of one cell a second.
+    pub fn level_in_store(&self) -> u64 {
+        let now_us = (START + self.now) / 1_000;
+        let levels = self.store.keys.values().map(|kept| match kept {
+            Kept::Level(level) => level.tat.saturating_sub(now_us).div_ceil(1_000_000),
+            Kept::Windows(_) | Kept::Poison => 0,
+        });
+        levels.max().unwrap_or(0)
     }
 
     pub fn run_until(&mut self, end: u64) {

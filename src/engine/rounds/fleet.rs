@@ -69,6 +69,8 @@ pub struct Loss {
     pub reset: Cells,
     /// Their rule is gone.
     pub rule: Cells,
+    /// More keys wanted to be told than are kept in mind.
+    pub crowd: Cells,
 }
 
 /// How rounds ended.
@@ -146,7 +148,7 @@ pub(super) struct Fleet {
     steady_beats: u32,
     next_beat: Nanos,
     beat_under_way: bool,
-    resets_seen: Option<u64>,
+    resets_seen: u64,
     leaving: bool,
     left: bool,
     /// One bit for each lane that is cut off.
@@ -160,7 +162,9 @@ pub(super) struct Fleet {
     pub(super) repaired: u64,
     overshoot: HashMap<u64, (Cells, u64)>,
     shown: Nanos,
+    /// Of all keys, which are looked through now and then.
     pending: Cells,
+    mitigations: u64,
     pending_at: Nanos,
     turn: usize,
 }
@@ -191,8 +195,7 @@ impl Fleet {
                 .beat_every()
                 .times(Cells::new(BEATS_MISSED_MAX))
                 .plus(BEAT),
-            // The first answer tells where the count stands: what was reset before this pod is none of its.
-            resets_seen: self.resets_seen.unwrap_or(u64::MAX),
+            resets_seen: self.resets_seen,
             leaving: self.leaving,
         })
     }
@@ -203,10 +206,10 @@ impl Fleet {
         self.next_beat = Nanos::default();
     }
 
-    /// A sign of life was answered. Whether the number of pods is another.
-    pub(super) fn beaten(&mut self, beaten: &Beaten) -> bool {
+    /// A sign of life was answered.
+    pub(super) fn beaten(&mut self, beaten: &Beaten) {
         self.beat_under_way = false;
-        self.resets_seen = Some(beaten.resets);
+        self.resets_seen = beaten.resets;
         let changed = self.pods != beaten.pods;
         self.pods = beaten.pods;
         self.steady_beats = if changed {
@@ -214,7 +217,6 @@ impl Fleet {
         } else {
             self.steady_beats.saturating_add(1)
         };
-        changed
     }
 
     /// A sign of life was not answered. What is known of the fleet stays the best guess.
@@ -232,6 +234,10 @@ impl Fleet {
     pub(super) const fn next_turn(&mut self) -> usize {
         self.turn = self.turn.wrapping_add(1);
         self.turn
+    }
+
+    pub(super) const fn is_leaving(&self) -> bool {
+        self.leaving
     }
 
     pub(super) fn count(&mut self, reason: Reason) {
@@ -278,12 +284,19 @@ impl Rounds {
         self.fleet.shown = now;
         if now.since(self.fleet.pending_at) >= PENDING_EVERY {
             self.fleet.pending_at = now;
-            self.fleet.pending = engine.pending();
+            engine.mitigations.drop_ended(now);
+            let carried = self.keys.values().map(|tracked| tracked.carry.gross);
+            self.fleet.pending = carried.fold(engine.pending(), Cells::plus);
+            let full = self
+                .keys
+                .values()
+                .filter(|tracked| tracked.full_until > now);
+            self.fleet.mitigations = full.count() as u64;
         }
-        engine.figures.store(Arc::new(self.figures(engine, now)));
+        engine.figures.store(Arc::new(self.figures(engine)));
     }
 
-    fn figures(&self, engine: &Engine, now: Nanos) -> Figures {
+    fn figures(&self, engine: &Engine) -> Figures {
         let fleet = &self.fleet;
         let books = self.lanes.iter().map(|lane| &lane.book);
         let sum = |cells: &mut dyn Iterator<Item = Cells>| cells.fold(Cells::ZERO, Cells::plus);
@@ -293,10 +306,6 @@ impl Rounds {
             .map(|(rule, (cells, forgiven))| (*rule, *cells, *forgiven))
             .collect();
         overshoot.sort_unstable_by_key(|(rule, ..)| *rule);
-        let full = self
-            .keys
-            .values()
-            .filter(|tracked| tracked.full_until > now);
         Figures {
             pods: fleet.pods.max(1),
             shards: self
@@ -313,10 +322,7 @@ impl Rounds {
                 .collect(),
             settled: sum(&mut books.clone().map(|book| book.settled())),
             in_flight: sum(&mut books.map(|book| book.in_flight())),
-            pending: fleet.pending.plus(sum(&mut self
-                .keys
-                .values()
-                .map(|tracked| tracked.carry.gross))),
+            pending: fleet.pending,
             silent: fleet.silent,
             lost: fleet.lost,
             found: fleet.found,
@@ -325,7 +331,7 @@ impl Rounds {
             keys_told: fleet.keys_told,
             repaired: fleet.repaired,
             overshoot,
-            mitigations: (full.count() + engine.mitigations_unseen()) as u64,
+            mitigations: fleet.mitigations + engine.mitigations_unseen() as u64,
             keys: self.keys.len() as u64,
         }
     }

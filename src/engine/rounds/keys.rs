@@ -14,6 +14,13 @@ impl Rounds {
         let Some(asked) = here.subject(key) else {
             return; // its rule is gone
         };
+        if self.is_full(key) {
+            // Nothing more can be told than is waiting to be told already.
+            let cells = here.engine.hush(&asked);
+            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
+            here.engine.land(&asked, Trigger::EACH);
+            return;
+        }
         let tracked = self.track(&asked, here.now());
         if tracked.is_loud() {
             self.want(key, here.now(), Reason::Trigger);
@@ -40,14 +47,21 @@ impl Rounds {
             Use::Within => {
                 let ends = tracked.even_ends();
                 self.fleet.silent = self.fleet.silent.plus(cells);
-                here.engine.land(asked, allowance.trigger());
                 self.look_again(key, ends.max(now.after(self.pace.interval)));
+                self.land_silent(here, asked, allowance.trigger());
             }
             Use::Beyond => {
                 tracked.announce = true;
                 self.speak_up(asked, allowance, cells, now.after(HOLD));
                 self.want(key, now, Reason::Share);
             }
+        }
+    }
+
+    /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
+    fn land_silent(&self, here: &Here<'_>, asked: &Asked<'_>, trigger: Trigger) {
+        if here.engine.land(asked, trigger) {
+            here.engine.wanting.push(asked.store_key());
         }
     }
 
@@ -74,12 +88,14 @@ impl Rounds {
         let (at_rest, loud_until) = (tracked.is_at_rest(), tracked.loud_until);
         let (even_ends, postponed) = (tracked.even_ends(), tracked.postponed.take());
         let Some(asked) = here.subject(key) else {
-            // Its rule is gone. What of it is in a batch is told all the same.
-            self.untrack(key);
+            self.let_go(here, key); // its rule is gone
             return;
         };
         match loud_until {
-            None if even_ends <= now => self.untrack(key),
+            None if even_ends <= now => {
+                self.untrack(key);
+                self.land_silent(here, &asked, self.opening(&asked));
+            }
             None => self.look_again(key, even_ends),
             Some(_) if !at_rest => self.want(key, now, postponed.unwrap_or(Reason::Trigger)),
             Some(until) if until <= now => self.calm_down(here, &asked),
@@ -97,16 +113,14 @@ impl Rounds {
     fn calm_down(&mut self, here: &Here<'_>, asked: &Asked<'_>) {
         let (key, now) = (asked.store_key(), here.now());
         if let Some(allowance) = self.allowance(asked) {
-            self.track(asked, now).loud_until = None;
+            let tracked = self.track(asked, now);
+            tracked.loud_until = None;
+            tracked.was_told(now);
             self.look_at(here, asked, &allowance);
-            return;
-        }
-        match here.engine.pending_of(asked) {
-            Some(pending) if pending > Cells::ZERO => self.want(key, now, Reason::Interval),
-            Some(_) | None => {
-                here.engine.land(asked, Trigger::EACH);
-                self.untrack(key);
-            }
+        } else if here.engine.land(asked, Trigger::EACH) {
+            self.want(key, now, Reason::Interval);
+        } else {
+            self.untrack(key);
         }
     }
 
@@ -135,10 +149,15 @@ impl Rounds {
 
     fn hear_live(&mut self, here: &Here<'_>, asked: &Asked<'_>, until: Nanos) {
         let (key, now) = (asked.store_key(), here.now());
-        if self.keys.len() >= self.keys_max && !self.keys.contains_key(&key) {
+        if self.is_full(key) {
             return;
         }
+        let is_new = !self.keys.contains_key(&key);
         let tracked = self.track(asked, now);
+        if is_new {
+            // Others have all of its demand, as far as is known.
+            tracked.weight = Share::NONE;
+        }
         if tracked.is_loud() {
             tracked.stay_loud(until);
             return;
@@ -193,7 +212,7 @@ impl Rounds {
             .collect();
         gone.sort_unstable();
         for key in gone {
-            self.untrack(key);
+            self.let_go(here, key);
         }
         self.set_openings(here);
     }
@@ -258,6 +277,19 @@ impl Rounds {
             is_thin,
             ..Tracked::new(*asked.limit, asked.terms(), weight, now)
         })
+    }
+
+    /// Whether there is no room to track `key` as well.
+    fn is_full(&self, key: StoreKey) -> bool {
+        self.keys.len() >= self.keys_max && !self.keys.contains_key(&key)
+    }
+
+    /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
+    fn let_go(&mut self, here: &Here<'_>, key: StoreKey) {
+        if let Some(flight) = self.keys.get(&key).and_then(|tracked| tracked.flight) {
+            here.engine.release(flight.seat);
+        }
+        self.untrack(key);
     }
 
     fn untrack(&mut self, key: StoreKey) {

@@ -6,12 +6,12 @@ use super::fleet::Reason;
 use super::tracked::{Carry, Flight, Tracked, Use};
 use super::{COALESCE, HOLD, Here, LaneState, Rounds, UnderWay};
 use crate::engine::admit::Asked;
-use crate::engine::collect::{Answered, Frozen};
+use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::{
     BATCH_MAX, Batch, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
 };
-use crate::pure::{Cells, Nanos, Span};
+use crate::pure::{Cells, Moment, Nanos, Span};
 
 impl Rounds {
     /// A key wants a round: now, or once its gap has passed.
@@ -146,7 +146,7 @@ impl Rounds {
         tracked.cut_off_since = None;
         tracked.demand.add(gross, now);
         // Said even by a pod that is not sure of its even share: others may be, and silent.
-        match even_share.map(|share| tracked.used(&share, cells, now)) {
+        match even_share.map(|share| tracked.used_and_told(&share, cells, now)) {
             Some(Use::Beyond) => {
                 tracked.announce = true;
                 tracked.stay_loud(now.after(HOLD));
@@ -164,6 +164,9 @@ impl Rounds {
         tracked.flight = Some(Flight {
             frozen,
             terms: tracked.terms,
+            seat: asked
+                .as_ref()
+                .map_or(Seat::None, |asked| here.engine.seat(asked)),
             stale: false,
         });
         Some(Delta {
@@ -228,14 +231,19 @@ impl Rounds {
     /// The answer was to another call than the one that told the batch, so nothing is known of its keys' levels.
     fn settled_unseen(&mut self, here: &Here<'_>, batch: &Batch) {
         for delta in &batch.deltas {
-            if let Some(tracked) = self.keys.get_mut(&delta.key) {
-                tracked.flight = None;
-            }
-            if let Some(asked) = here.subject(delta.key) {
-                here.engine.land(&asked, Trigger::EACH);
-            }
-            self.look_again(delta.key, here.now().after(self.pace.interval));
+            self.landed_unseen(here, delta.key);
         }
+    }
+
+    /// A key has landed, and nothing is known of its level.
+    fn landed_unseen(&mut self, here: &Here<'_>, key: StoreKey) {
+        let Some(tracked) = self.keys.get_mut(&key) else {
+            return; // let go of meanwhile
+        };
+        if let Some(flight) = tracked.flight.take() {
+            here.engine.release(flight.seat);
+        }
+        self.look_again(key, here.now());
     }
 
     /// Takes in how a key stands.
@@ -244,23 +252,29 @@ impl Rounds {
         self.fleet.told(delta, told);
         let terrain = self.terrain;
         let (Some(tracked), Some(asked)) = (self.keys.get_mut(&key), here.subject(key)) else {
-            return; // let go of meanwhile
-        };
-        let flight = tracked.flight.take();
-        if flight.is_some_and(|flight| flight.stale) {
-            here.engine.land(&asked, Trigger::EACH);
-            self.look_again(key, now.after(self.pace.interval));
+            self.landed_unseen(here, key);
             return;
-        }
-        let same_terms = |flight: &Flight| flight.terms == asked.terms();
+        };
+        let same_bucket = |flight: &Flight| !flight.stale && flight.terms == asked.terms();
+        let Some(flight) = tracked.flight.filter(same_bucket) else {
+            self.landed_unseen(here, key);
+            return;
+        };
+        tracked.flight = None;
         let answered = Answered {
             told,
             anchor,
-            frozen: flight.filter(same_terms).map(|flight| flight.frozen),
+            frozen: flight.frozen,
         };
         let (whole, room) = learn(tracked, &asked, told, now);
         let trigger = terrain.trigger(whole, room, tracked.weight);
-        if here.engine.fold(&asked, &answered, trigger) {
+        let wants = here.engine.fold(&asked, &answered, trigger);
+        if self.fleet.is_leaving() {
+            let pending = here.engine.pending_of(&asked).unwrap_or(Cells::ZERO);
+            if pending > Cells::ZERO {
+                self.wait_in_lane(key, now, Reason::Drain);
+            }
+        } else if wants {
             self.want(key, now, Reason::Trigger);
         }
         self.look_again(key, now.after(self.age_max(&asked)));
@@ -328,10 +342,32 @@ impl Rounds {
                 learned,
             });
         }
+        let healed = self.fleet.cut_off & !cut_off;
+        if healed != 0 {
+            self.forget_cut(engine, healed);
+        }
         if cut_off != self.fleet.cut_off {
             engine.fallback.set_lanes(cut_off);
             self.fleet.cut_off = cut_off;
         }
+    }
+
+    /// These lanes can be told again. What a key has pending was collected while they could not, and is billed by that; a
+    /// key that has nothing pending begins anew.
+    fn forget_cut(&mut self, engine: &Engine, lanes: u64) {
+        let snapshot = engine.snapshot();
+        self.keys.iter_mut().for_each(|(key, tracked)| {
+            if lanes >> key.lane().number() & 1 == 0 || tracked.cut_off_since.is_none() {
+                return;
+            }
+            let pending = engine
+                .subject(&snapshot, *key, Moment::default())
+                .and_then(|asked| engine.pending_of(&asked));
+            let to_tell = pending.unwrap_or(Cells::ZERO).plus(tracked.carry.gross);
+            if !tracked.is_loud() || to_tell == Cells::ZERO {
+                tracked.cut_off_since = None;
+            }
+        });
     }
 
     fn share_of(&self, key: StoreKey) -> Share {

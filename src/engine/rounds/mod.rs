@@ -34,6 +34,10 @@ const GAP_PER_POD: u64 = 20_000;
 /// How long a key stays loud after this pod or another used more than its even share.
 const HOLD: Span = Span::seconds(10);
 
+/// A key that is kept in mind takes several times the memory of one that is held.
+const TRACKED_PART: usize = 4;
+const TRACKED_MIN: usize = 1_000;
+
 /// How often and how exactly to tell the store.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -118,6 +122,8 @@ impl<'a> Here<'a> {
 
 impl Rounds {
     /// The rounds of a pod that has told nothing yet.
+    ///
+    /// Of as many keys as it holds, `keys_max`, a pod keeps one in [`TRACKED_PART`] in mind.
     pub fn new(pace: Pace, keys_max: usize) -> Self {
         let terrain = Terrain {
             accuracy: pace.accuracy,
@@ -139,7 +145,7 @@ impl Rounds {
             shard_of: vec![0; usize::from(LANES)],
             keys: HashMap::new(),
             due: BTreeSet::new(),
-            keys_max,
+            keys_max: (keys_max / TRACKED_PART).max(TRACKED_MIN),
             budget: Budget::new(1),
             fleet: Fleet::default(),
             version: 0,
@@ -210,10 +216,15 @@ impl Rounds {
 
     /// The store did not answer, or not what it was asked. `jitter` is any random number.
     pub fn failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
-        let shard = self.shard(lane);
-        self.links[shard].failed(now, jitter);
         self.lane_mut(lane).under_way = UnderWay::Nothing;
         self.fleet.rounds.returned += 1;
+        self.unanswered(engine, lane, now, jitter);
+    }
+
+    /// The store did not do something else that it was asked for in `lane`.
+    pub fn unanswered(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
+        let shard = self.shard(lane);
+        self.links[shard].failed(now, jitter);
         self.links_changed(engine, now);
     }
 
@@ -240,7 +251,9 @@ impl Rounds {
         for key in &beaten.reset_keys {
             self.reset(&here, *key);
         }
-        if self.fleet.beaten(beaten) {
+        self.fleet.beaten(beaten);
+        // More pods are believed at once. Fewer are not: after an outage they come back one by one.
+        if beaten.pods > self.terrain.pods || self.fleet.is_steady() {
             self.terrain.pods = beaten.pods.max(1);
             self.budget.set_pods(self.terrain.pods, moment.now);
         }
@@ -249,10 +262,8 @@ impl Rounds {
 
     /// A sign of life was not answered.
     pub fn unbeaten(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
-        let shard = self.shard(Lane::new(0));
-        self.links[shard].failed(now, jitter);
         self.fleet.unbeaten();
-        self.links_changed(engine, now);
+        self.unanswered(engine, Lane::new(0), now, jitter);
     }
 
     /// This pod stops: whatever is loud is told without waiting for its time, and the fleet that it leaves.
@@ -283,10 +294,11 @@ impl Rounds {
         }
     }
 
-    /// Whether everything loud has been told, and the store has said so.
+    /// Whether everything loud has been told, and the store has said so, as far as it can be reached.
     pub fn is_settled(&self) -> bool {
         let idle = |lane: &LaneState| lane.book.is_idle() && lane.waiting.is_empty();
-        self.lanes.iter().all(idle)
+        let mut lanes = self.lanes.iter().zip(Lane::all());
+        lanes.all(|(state, lane)| idle(state) || !self.is_reachable(lane))
     }
 
     /// Whether the store can be told of what is in `lane`.

@@ -1,7 +1,7 @@
 //! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
 
 use super::fleet::Reason;
-use crate::engine::collect::Frozen;
+use crate::engine::collect::{Frozen, Seat};
 use crate::pure::sync::{Allowance, Demand, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
@@ -46,12 +46,14 @@ pub(super) struct Tracked {
 pub(super) struct Flight {
     pub(super) frozen: Frozen,
     pub(super) terms: Terms,
+    /// Where its bucket is.
+    pub(super) seat: Seat,
     /// Whether the key was reset meanwhile: the answer is not of what it is now.
     pub(super) stale: bool,
 }
 
 /// Cells between a bucket and a batch.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Carry {
     pub(super) gross: Cells,
     pub(super) price: Span,
@@ -98,6 +100,21 @@ impl Tracked {
         }
     }
 
+    /// The same for cells that are told: they need not be told once more, so no more of them is remembered than it takes
+    /// to see that the share is exceeded.
+    pub(super) fn used_and_told(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
+        let used = self.used(allowance, cells, now);
+        let most = now.after(allowance.capacity()).after(allowance.interval);
+        self.even = self.even.min(most);
+        used
+    }
+
+    /// All that was used is told: the even share is as good as new.
+    pub(super) const fn was_told(&mut self, now: Nanos) {
+        self.even = now;
+        self.looked = now;
+    }
+
     /// The cells by which the even share is in use.
     pub(super) fn in_use(&self, allowance: &Allowance, now: Nanos) -> Cells {
         let level = self.even.since(now).get();
@@ -120,7 +137,7 @@ impl Tracked {
 
     /// Whether nothing of it is between its bucket and the store.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.flight.is_none() && !self.waiting && self.carry.gross == Cells::ZERO
+        self.flight.is_none() && !self.waiting && self.carry == Carry::default()
     }
 
     /// What `gross` cells cost now, and what is carried with them: all of it, or what has not drained since the store was

@@ -35,7 +35,7 @@ if not count then
 end
 -- A pod that knows of more resets than there were has seen another store: it hears of all.
 local known = seen > count and 0 or seen
-local keys = call('ZRANGEBYSCORE', resets, '(' .. known, '+inf', 'LIMIT', 0, 1000)
+local keys = call('ZRANGEBYSCORE', resets, '(' .. known, '+inf', 'LIMIT', 0, RESETS_MAX)
 
 call('PEXPIRE', pods, expiry)
 call('PEXPIRE', resets, RECORD_LIFE)

@@ -23,6 +23,8 @@ local NEWS_STEP = 20000
 local SPARE = 20
 -- Milliseconds that a pod's books are kept.
 local RECORD_LIFE = 3600000
+-- Resets that are remembered.
+local RESETS_MAX = 1024
 -- The end of a key's name that tells the key: family, rule and name.
 local TAIL = -51
 

@@ -4,8 +4,6 @@
 -- ARGV: the key as family, rule and name; the command to publish with; its channel.
 -- Answers: the count.
 
--- So many are remembered.
-local RESETS_MAX = 1024
 local resets, count_key = KEYS[1], KEYS[2]
 
 if call('TYPE', resets).ok ~= 'zset' then
