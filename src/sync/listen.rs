@@ -28,7 +28,7 @@ const MESSAGES_MAX: usize = 1024;
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// The pauses between attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often a cluster that has told nothing yet is asked again.
 const MAP_EVERY: Duration = Duration::from_secs(1);
 

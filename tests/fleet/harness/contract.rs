@@ -28,9 +28,9 @@ pub fn run(store: &mut dyn Store, seconds: f64) {
     balance(&suite.fleet, store, &suite.asked, Loss::None);
     if store.fail_over() {
         suite.fleet.wait_for_links();
-        // What a failover lost is played again, or counted.
-        suite.mitigates("after");
+        // What a failover lost is played again, or counted. Pods hear each other again a little later.
         suite.load(seconds, 2);
+        suite.mitigates("after");
         balance(&suite.fleet, store, &suite.asked, Loss::Counted);
     }
 }

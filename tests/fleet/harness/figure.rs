@@ -71,6 +71,12 @@ impl Figures {
         self.add(what, value.into(), None)
     }
 
+    /// Without one that this machine cannot be held to.
+    pub fn without(mut self, what: &str) -> Self {
+        self.all.retain(|figure| figure.what != what);
+        self
+    }
+
     fn add(mut self, what: &str, value: Option<f64>, target: Option<f64>) -> Self {
         let (scenario, what) = (self.scenario, what.to_owned());
         self.all.push(Figure {
