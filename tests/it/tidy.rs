@@ -151,8 +151,9 @@ fn every_file_says_what_it_is() {
 /// The page of every metric, printed from the code. `make docs` writes it.
 #[test]
 fn the_metrics_page_is_printed_from_the_code() {
-    let mut page = "# Metrics\n\nServed at `/metrics` in Prometheus' text format. Printed from `src/telemetry.rs` by \
-        `make docs`.\nLabel values are known before the first request; what a client sends is never one.\n\n\
+    let mut page = "# Metrics\n\nServed at `/metrics` in Prometheus' text format. \
+        Printed from `src/telemetry/metric.rs` by `make docs`.\n\
+        Label values are known before the first request; what a client sends is never one.\n\n\
         | metric | type | labels | what it tells |\n|---|---|---|---|\n"
         .to_owned();
     for metric in telemetry::ALL {

@@ -1,0 +1,120 @@
+//! The declaration of every metric: its name, its labels, what it tells.
+//!
+//! Nothing is counted here. `docs/metrics.md` is printed from [`ALL`].
+
+/// A metric as it is documented.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// The labels its series have.
+    pub labels: &'static [&'static str],
+    /// What it tells.
+    pub help: &'static str,
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only ever counts up.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+macro_rules! metrics {
+    ($($id:ident = $kind:ident $name:literal [$($label:literal),*] $help:literal;)*) => {
+        $(#[doc = $help] pub const $id: Metric =
+            Metric { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };)*
+        /// Every metric, in the order of the documentation.
+        pub const ALL: &[Metric] = &[$($id),*];
+    };
+}
+
+metrics! {
+    DECISIONS = Counter "ratelimit_decisions_total" ["rule", "decision", "source"]
+        "Rules asked, by rule, by decision (allow, deny, shadow_deny) and by what decided (local, mitigation, strict, fallback).";
+    DENIED = Counter "ratelimit_denied_total" ["rule"]
+        "Checks a rule denied.";
+    FAILOPEN = Counter "ratelimit_failopen_total" ["rule"]
+        "Checks allowed above a rule's limit because the store cannot be reached and on_store_error is allow.";
+    UNMATCHED = Counter "ratelimit_unmatched_total" ["reason"]
+        "Checks allowed because nothing limits them: the domain is not configured (domain), or no rule of it matched (rule).";
+    CHECK_DURATION = Histogram "ratelimit_check_duration_seconds" []
+        "Time from a check's bytes to its decision.";
+    REMAINING = Gauge "ratelimit_remaining" ["rule"]
+        "The fewest cells any key of the rule had left in the last 60 seconds; all of them if none was asked for.";
+    KEYS = Gauge "ratelimit_keys" []
+        "Keys held in memory.";
+    EVICTED = Counter "ratelimit_keys_evicted_total" ["reason"]
+        "Keys that made room for others: settled (as good as new), netted (full again, cells unreported), in_use.";
+    KEPT_OUT = Counter "ratelimit_keys_kept_out_total" []
+        "Checks of keys that were not let into a nearly full table.";
+    CELLS_LOST = Counter "ratelimit_cells_lost_total" ["reason"]
+        "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, reset, store (it lost them), rule (it is gone), crowd (more keys than are kept in mind).";
+    CELLS_FOUND = Counter "ratelimit_cells_found_total" []
+        "Cells counted as lost by the store that it has after all.";
+    CELLS_SILENT = Counter "ratelimit_cells_silent_total" []
+        "Admitted cells that the store is not told of, because this pod uses their key within its even share.";
+    DELTAS_PENDING = Gauge "ratelimit_deltas_pending" []
+        "Admitted cells that the store has not confirmed yet: waiting to be told, or on their way.";
+    CIRCUIT_STATE = Gauge "ratelimit_circuit_state" ["shard"]
+        "The circuit breaker of a shard of the store: 0 closed, 1 half-open, 2 open. Absent without a store.";
+    REDIS_ERRORS = Counter "ratelimit_redis_errors_total" ["kind"]
+        "Calls that the store did not answer, or not as asked, by kind.";
+    SYNC_ROUNDS = Counter "ratelimit_sync_rounds_total" ["end"]
+        "Exchanges with the store: settled, returned (no answer), replayed (the store had lost something, or has it again).";
+    SYNC_ROUND = Histogram "ratelimit_sync_round_seconds" []
+        "Time from sending a batch to its answer.";
+    SYNC_REASON = Counter "ratelimit_sync_reason_total" ["reason"]
+        "Keys told to the store, by why: trigger, interval, share, live, mitigation, drain.";
+    SYNC_KEYS = Counter "ratelimit_sync_keys_total" []
+        "Keys told to the store.";
+    SYNC_STALENESS = Gauge "ratelimit_sync_staleness_seconds" []
+        "Time since the shard that is silent longest last answered; since the start if it never did. Absent without a store.";
+    VALUES_REPAIRED = Counter "ratelimit_store_values_repaired_total" []
+        "Values in the store that were not ours and were replaced.";
+    OVERSHOOT = Counter "ratelimit_overshoot_cells_total" ["rule"]
+        "Cells that a merge put above capacity.";
+    DEBT_CAPPED = Counter "ratelimit_debt_capped_total" ["rule"]
+        "Merges that forgave debt, because a bucket was too far above capacity.";
+    MITIGATIONS = Gauge "ratelimit_mitigations" []
+        "Keys that the fleet denies.";
+    PODS = Gauge "ratelimit_pods" []
+        "Pods alive, this one included; 1 without a store.";
+    RACES = Counter "ratelimit_races_total" []
+        "Denied checks that stayed charged on a rule, because its bucket changed while the cells were given back.";
+    RELOADS = Counter "ratelimit_config_reloads_total" ["outcome"]
+        "Attempts to reload the configuration: applied, unchanged or refused.";
+    CONNECTIONS = Gauge "ratelimit_connections" ["door"]
+        "Connections open, by door (http, metrics, admin).";
+    CONNECTIONS_REFUSED = Counter "ratelimit_connections_refused_total" ["door"]
+        "Connections refused because as many as allowed were open.";
+    REQUESTS_MALFORMED = Counter "ratelimit_requests_malformed_total" ["door"]
+        "Requests that were no valid check.";
+}
+
+/// How a call to the store fails, in [`REDIS_ERRORS`]. The last stands for every other.
+pub const REDIS_ERROR_KINDS: [&str; 17] = [
+    "noscript",
+    "loading",
+    "oom",
+    "readonly",
+    "moved",
+    "ask",
+    "tryagain",
+    "clusterdown",
+    "busy",
+    "noauth",
+    "noperm",
+    "wrongtype",
+    "timeout",
+    "connect",
+    "cut",
+    "protocol",
+    "other",
+];

@@ -1,0 +1,399 @@
+//! Every metric, declared once.
+//!
+//! A label's values are known before the first request: rules, decisions, reasons. What a client sends is never a
+//! label. The handles of a rule are made when its rules are put in force; a check only counts.
+//!
+//! [`Telemetry`] is where the others count, and prints the page. Below it: `metric` declares, `rules` counts by rule,
+//! `durations` is the histogram.
+
+mod durations;
+mod metric;
+mod rules;
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, SharedString};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+pub use durations::Durations;
+pub use metric::*;
+
+use crate::engine::rounds::{Figures, Reason, ShardState};
+use crate::engine::{Answer, Engine, Snapshot, Stat, Stats};
+use crate::pure::{Nanos, Span};
+use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
+use rules::Board;
+
+static METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+/// Where everything is counted.
+pub struct Telemetry {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    /// How long checks took.
+    pub check_duration: Durations,
+    /// How long rounds took.
+    pub sync_round: Durations,
+    /// Requests that were no valid check.
+    pub requests_malformed: Counter,
+    unmatched_domain: Counter,
+    unmatched_rule: Counter,
+    board: ArcSwap<Board>,
+    redis_errors: [Counter; REDIS_ERROR_KINDS.len()],
+    shards: ArcSwap<Vec<String>>,
+    /// By rule, as the store calls it: how much of its overshoot and of its forgiven debt has been counted.
+    overshoot: Mutex<HashMap<u64, (u64, u64)>>,
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Telemetry")
+    }
+}
+
+impl Telemetry {
+    /// Metrics for an engine with these rules.
+    pub fn new(rules: &Snapshot) -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        for metric in ALL {
+            let (name, help) = (
+                KeyName::from_const_str(metric.name),
+                SharedString::const_str(metric.help),
+            );
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(name, None, help),
+                Kind::Gauge => recorder.describe_gauge(name, None, help),
+                // Written by `Durations`.
+                Kind::Histogram => {}
+            }
+        }
+        let telemetry = Self {
+            handle: recorder.handle(),
+            check_duration: Durations::new(CHECK_DURATION, &CHECK_DURATION_NANOS),
+            sync_round: Durations::new(SYNC_ROUND, &SYNC_ROUND_NANOS),
+            redis_errors: REDIS_ERROR_KINDS
+                .map(|kind| recorder.register_counter(&key(REDIS_ERRORS, &[kind]), &METADATA)),
+            shards: ArcSwap::default(),
+            overshoot: Mutex::default(),
+            requests_malformed: recorder
+                .register_counter(&key(REQUESTS_MALFORMED, &["http"]), &METADATA),
+            unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
+            unmatched_rule: recorder.register_counter(&key(UNMATCHED, &["rule"]), &METADATA),
+            recorder,
+            board: ArcSwap::default(),
+        };
+        for outcome in ["applied", "unchanged", "refused"] {
+            let _ = telemetry.counter(RELOADS, &[outcome]);
+        }
+        telemetry.rules_changed(rules);
+        telemetry
+    }
+
+    /// A counter of `metric` with these label values.
+    pub fn counter(&self, metric: Metric, values: &[&str]) -> Counter {
+        self.recorder
+            .register_counter(&key(metric, values), &METADATA)
+    }
+
+    /// A gauge of `metric` with these label values.
+    pub fn gauge(&self, metric: Metric, values: &[&str]) -> Gauge {
+        self.recorder
+            .register_gauge(&key(metric, values), &METADATA)
+    }
+
+    /// Makes the handles of new rules. A rule that stays keeps its own.
+    pub fn rules_changed(&self, snapshot: &Snapshot) {
+        let next = self.board.load().next(snapshot, self);
+        self.board.store(Arc::new(next));
+    }
+
+    /// Counts a decided check.
+    pub fn decided(&self, answer: &Answer) {
+        if answer.hits().is_empty() {
+            let unmatched = if answer.domain_known() {
+                &self.unmatched_rule
+            } else {
+                &self.unmatched_domain
+            };
+            unmatched.increment(1);
+            return;
+        }
+        self.board.load().count(answer, self);
+    }
+
+    /// Counts a call to the store that failed: one of [`REDIS_ERROR_KINDS`].
+    pub fn redis_error(&self, kind: &'static str) {
+        let kinds = REDIS_ERROR_KINDS.iter().zip(&self.redis_errors);
+        let found = kinds.filter(|(name, _)| **name == kind).map(|(_, it)| it);
+        if let Some(counter) = found.chain(self.redis_errors.last()).next() {
+            counter.increment(1);
+        }
+    }
+
+    /// Says what the store's shards are called, in the order of the rounds' shards.
+    pub fn set_shards(&self, names: Vec<String>) {
+        self.shards.store(Arc::new(names));
+    }
+
+    /// What a shard is called: by its number, if it has no name of its own.
+    pub fn shard_name(&self, shard: usize) -> String {
+        let names = self.shards.load();
+        let name = names.get(shard);
+        name.filter(|name| !names.iter().take(shard).any(|other| other == *name))
+            .map_or_else(|| shard.to_string(), Clone::clone)
+    }
+
+    /// The page for Prometheus, with what `engine` says at `now`.
+    pub fn render(&self, engine: &Engine, now: Nanos) -> String {
+        let (stats, figures) = (engine.stats(), engine.figures());
+        self.gauge(KEYS, &[]).set(engine.keys_held() as f64);
+        for (reason, stat) in [
+            ("settled", Stat::EvictedSettled),
+            ("netted", Stat::EvictedNetted),
+            ("in_use", Stat::EvictedInUse),
+        ] {
+            self.counter(EVICTED, &[reason]).absolute(stats.total(stat));
+        }
+        self.counter(KEPT_OUT, &[])
+            .absolute(stats.total(Stat::KeptOut));
+        self.counter(RACES, &[])
+            .absolute(stats.total(Stat::KeptAfterRace));
+        let (board, snapshot) = (self.board.load(), engine.snapshot());
+        board.show_remaining(&snapshot);
+        for (reason, cells) in cells_lost(stats, &figures) {
+            self.counter(CELLS_LOST, &[reason]).absolute(cells);
+        }
+        self.show_rounds(&figures, now);
+        self.count_overshoot(&figures, &snapshot);
+        let mut page = self.handle.render();
+        // Writing into memory does not fail.
+        let _ = self.check_duration.write(&mut page);
+        let _ = self.sync_round.write(&mut page);
+        let _ = self.write_circuits(&mut page, &figures);
+        page
+    }
+
+    fn show_rounds(&self, figures: &Figures, now: Nanos) {
+        let unsettled = figures.pending.plus(figures.in_flight);
+        for (metric, number) in [
+            (DELTAS_PENDING, unsettled.get()),
+            (MITIGATIONS, figures.mitigations),
+            (PODS, figures.pods.max(1)),
+        ] {
+            self.gauge(metric, &[]).set(number as f64);
+        }
+        for (metric, total) in [
+            (CELLS_FOUND, figures.found.get()),
+            (CELLS_SILENT, figures.silent.get()),
+            (SYNC_KEYS, figures.keys_told),
+            (VALUES_REPAIRED, figures.repaired),
+        ] {
+            self.counter(metric, &[]).absolute(total);
+        }
+        for (end, total) in [
+            ("settled", figures.rounds.settled),
+            ("returned", figures.rounds.returned),
+            ("replayed", figures.rounds.replayed),
+        ] {
+            self.counter(SYNC_ROUNDS, &[end]).absolute(total);
+        }
+        for (reason, total) in Reason::ALL.iter().zip(figures.reasons) {
+            self.counter(SYNC_REASON, &[reason.name()]).absolute(total);
+        }
+        if let Some(staleness) = staleness(&figures.shards, now) {
+            let gauge = self.gauge(SYNC_STALENESS, &[]);
+            gauge.set(seconds(staleness.get()));
+        }
+    }
+
+    /// Counts what has come to each rule's overshoot since it was last counted. A rule that is put in force under
+    /// another name in the store starts at zero there, but its label goes on.
+    fn count_overshoot(&self, figures: &Figures, snapshot: &Snapshot) {
+        for (rule, _) in snapshot.all() {
+            let _ = self.counter(OVERSHOOT, &[&rule.label]);
+            let _ = self.counter(DEBT_CAPPED, &[&rule.label]);
+        }
+        let mut counted = self
+            .overshoot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for (id, cells, forgiven) in &figures.overshoot {
+            let Some(index) = snapshot.rule_of_id(*id) else {
+                continue;
+            };
+            let label = &snapshot.rule(index).0.label;
+            let (cells_before, forgiven_before) = counted.entry(*id).or_default();
+            // Of two pages at a time, one may have older figures.
+            self.counter(OVERSHOOT, &[label])
+                .increment(cells.get().saturating_sub(*cells_before));
+            self.counter(DEBT_CAPPED, &[label])
+                .increment(forgiven.saturating_sub(*forgiven_before));
+            *cells_before = cells.get().max(*cells_before);
+            *forgiven_before = (*forgiven).max(*forgiven_before);
+        }
+    }
+
+    /// [`CIRCUIT_STATE`], not by the recorder: that would go on telling of shards that are gone.
+    fn write_circuits(&self, page: &mut String, figures: &Figures) -> fmt::Result {
+        if figures.shards.is_empty() {
+            return Ok(());
+        }
+        let Metric { name, help, .. } = CIRCUIT_STATE;
+        writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge")?;
+        for state in &figures.shards {
+            let (shard, circuit) = (self.shard_name(state.number), state.circuit.number());
+            writeln!(page, "{name}{{shard=\"{}\"}} {circuit}", escaped(&shard))?;
+        }
+        Ok(())
+    }
+
+    /// Housekeeping: to be called every few seconds.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+
+    /// Begins the next half of the minute that [`REMAINING`] looks back on: to be called every 30 seconds.
+    pub fn half_minute(&self) {
+        self.board.load().turn();
+    }
+}
+
+/// Admitted cells that no store will hear of, by reason.
+pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 7] {
+    let reset = stats.total(Stat::CellsReset);
+    [
+        ("evicted", stats.total(Stat::CellsLost)),
+        ("netted", stats.total(Stat::CellsNetted)),
+        ("kept_out", stats.total(Stat::CellsUnheld)),
+        ("reset", reset.saturating_add(figures.lost.reset.get())),
+        ("store", figures.lost.store.get()),
+        ("rule", figures.lost.rule.get()),
+        ("crowd", figures.lost.crowd.get()),
+    ]
+}
+
+/// How long the shard that is silent longest has been so: since the start, if it never answered. `None` if there is
+/// no shard.
+fn staleness(shards: &[ShardState], now: Nanos) -> Option<Span> {
+    let silent = |shard: &ShardState| now.since(shard.last_success.unwrap_or_default());
+    shards.iter().map(silent).max()
+}
+
+/// A label's value as the page has it.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+fn key(metric: Metric, values: &[&str]) -> Key {
+    let label = |(name, value): (&&'static str, &&str)| Label::new(*name, (*value).to_owned());
+    Key::from_parts(
+        metric.name,
+        metric
+            .labels
+            .iter()
+            .zip(values)
+            .map(label)
+            .collect::<Vec<_>>(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{FleetKey, Setup};
+    use crate::pure::Rules;
+    use crate::pure::sync::Circuit;
+
+    fn engine() -> Engine {
+        let setup = Setup {
+            keys_max: 64,
+            fleet: FleetKey::derived(b"test"),
+            seeds: [1, 2],
+            reporting: true,
+        };
+        Engine::new(setup, Rules::default())
+    }
+
+    fn shard(number: usize, circuit: Circuit, last_success: Option<Nanos>) -> ShardState {
+        ShardState {
+            number,
+            circuit,
+            partitioned: false,
+            last_success,
+        }
+    }
+
+    #[test]
+    fn the_stalest_shard_counts_and_one_that_never_answered_is_stale_since_the_start() {
+        let (early, late) = (Nanos::new(3), Nanos::new(8));
+        for (shards, expected) in [
+            (vec![], None),
+            (vec![Some(late)], Some(2)),
+            (vec![Some(late), Some(early)], Some(7)),
+            (vec![Some(late), None], Some(10)),
+        ] {
+            let shards: Vec<_> = shards
+                .into_iter()
+                .map(|at| shard(0, Circuit::Closed, at))
+                .collect();
+            let found = staleness(&shards, Nanos::new(10));
+            assert_eq!(found.map(Span::get), expected, "{shards:?}");
+        }
+    }
+
+    #[test]
+    fn every_kind_of_store_error_is_there_from_the_start_and_an_unknown_one_is_other() {
+        let engine = engine();
+        let telemetry = Telemetry::new(&engine.snapshot());
+        for kind in ["loading", "loading", "unheard_of"] {
+            telemetry.redis_error(kind);
+        }
+        let page = telemetry.render(&engine, Nanos::new(1));
+        for kind in REDIS_ERROR_KINDS {
+            let count = match kind {
+                "loading" => 2,
+                "other" => 1,
+                _ => 0,
+            };
+            let line = format!("ratelimit_redis_errors_total{{kind=\"{kind}\"}} {count}");
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+        assert!(!page.contains("ratelimit_circuit_state"), "{page}");
+        assert!(!page.contains("ratelimit_sync_staleness_seconds"), "{page}");
+        assert!(page.contains("\nratelimit_pods 1\n"), "{page}");
+    }
+
+    #[test]
+    fn a_shard_goes_by_its_name_and_without_one_by_its_number() {
+        let engine = engine();
+        let telemetry = Telemetry::new(&engine.snapshot());
+        assert_eq!(telemetry.shard_name(0), "0");
+        telemetry.set_shards(vec!["a\"b".to_owned(), "a\"b".to_owned()]);
+        let figures = Figures {
+            shards: vec![
+                shard(0, Circuit::Open, None),
+                shard(1, Circuit::HalfOpen, None),
+                shard(2, Circuit::Closed, None),
+            ],
+            ..Figures::default()
+        };
+        let mut page = String::new();
+        telemetry.write_circuits(&mut page, &figures).unwrap();
+        let series: Vec<_> = page.lines().skip(2).collect();
+        assert_eq!(
+            series,
+            [
+                r#"ratelimit_circuit_state{shard="a\"b"} 2"#,
+                r#"ratelimit_circuit_state{shard="1"} 1"#,
+                r#"ratelimit_circuit_state{shard="2"} 0"#,
+            ]
+        );
+    }
+}
