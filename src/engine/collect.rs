@@ -88,8 +88,11 @@ impl Engine {
         })
     }
 
-    /// Collects the pending cells of a bucket to be kept back.
+    /// Collects the pending cells of a key that are not to be told.
     pub(super) fn hush(&self, asked: &Asked<'_>) -> Cells {
+        if asked.rule.spec.algorithm.is_windowed() {
+            return self.windows.hush(asked.name);
+        }
         match self.table.collect(&self.table_key(asked), false) {
             Some(collected) => collected.cells,
             None => Cells::ZERO,
