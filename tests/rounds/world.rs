@@ -121,6 +121,8 @@ pub struct World {
     pub dice: Dice,
     pub decided: Vec<Decided>,
     pub updates: u64,
+    /// By how much the pods' calendars are ahead of the store's.
+    pub calendar: i64,
     now: u64,
     number: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -137,6 +139,7 @@ impl World {
             dice: Dice::new(seed),
             decided: Vec::new(),
             updates: 0,
+            calendar: 0,
             now: 0,
             number: 0,
             events: BinaryHeap::new(),
@@ -194,7 +197,11 @@ impl World {
     }
 
     fn moment(&self) -> Moment {
-        Moment::at(START + self.now)
+        let unix = (START + self.now).saturating_add_signed(self.calendar);
+        Moment {
+            unix: Span::nanos(unix),
+            ..Moment::at(START + self.now)
+        }
     }
 
     fn is_lost(&mut self) -> bool {
