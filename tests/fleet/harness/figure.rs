@@ -88,14 +88,21 @@ impl Figures {
         self
     }
 
+    /// Those that are not within so many times their target.
+    fn short(&self, times: f64) -> impl Iterator<Item = &Figure> {
+        let has_target = |figure: &&Figure| figure.target.is_some();
+        let all = self.all.iter().filter(has_target);
+        all.filter(move |figure| !figure.is_within(times))
+    }
+
+    /// Whether every figure is within so many times its target.
+    pub fn are_within(&self, times: f64) -> bool {
+        self.short(times).next().is_none()
+    }
+
     /// Fails unless every figure is within so many times its target.
     pub fn assert(&self, times: f64) {
-        let short: Vec<String> = self
-            .all
-            .iter()
-            .filter(|figure| figure.target.is_some() && !figure.is_within(times))
-            .map(ToString::to_string)
-            .collect();
+        let short: Vec<String> = self.short(times).map(ToString::to_string).collect();
         let all: Vec<String> = self.all.iter().map(ToString::to_string).collect();
         assert!(
             short.is_empty(),
