@@ -290,18 +290,17 @@ impl Table {
     /// Notes `cells` as admitted and not yet collected.
     #[inline(always)]
     pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booked {
-        let noted = |book: u64| {
-            let pending = (book & PENDING_MAX).saturating_add(cells.get());
-            book & !PENDING_MAX | pending.min(PENDING_MAX)
+        let after = |book: u64| {
+            (book & PENDING_MAX)
+                .saturating_add(cells.get())
+                .min(PENDING_MAX)
         };
-        let Some(book) = tenancy.update_book(noted) else {
+        let Some(book) = tenancy.update_book(|book| book & !PENDING_MAX | after(book)) else {
             return Booked::Left;
         };
-        let trigger = trigger(book);
-        let (before, after) = (book & PENDING_MAX, noted(book) & PENDING_MAX);
-        match trigger.cells() {
-            Some(at) if before < at.get() && at.get() <= after => Booked::Triggered,
-            Some(_) | None => Booked::Noted,
+        match trigger(book).is_crossed(book & PENDING_MAX, after(book)) {
+            true => Booked::Triggered,
+            false => Booked::Noted,
         }
     }
 

@@ -54,13 +54,23 @@ impl Trigger {
 
     /// The cells it stands for.
     pub fn cells(self) -> Option<Cells> {
-        match self.0 {
-            0 => None,
-            few @ 1..8 => Some(Cells::new(u64::from(few))),
-            code => {
-                let shift = u32::from(code >> 3).saturating_sub(1);
-                Some(Cells::new(u64::from(8 | code & 7) << shift))
-            }
+        (self.0 > 0).then(|| Cells::new(self.number()))
+    }
+
+    /// Whether it lies above `before` and not above `after`.
+    #[inline]
+    pub fn is_crossed(self, before: u64, after: u64) -> bool {
+        let at = self.number();
+        before < at && at <= after
+    }
+
+    /// The cells, and 0 for never, which nothing crosses.
+    #[inline]
+    fn number(self) -> u64 {
+        let code = u64::from(self.0);
+        match code {
+            0..8 => code,
+            _ => (8 | code & 7) << (code >> 3).saturating_sub(1),
         }
     }
 }
