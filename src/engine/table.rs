@@ -553,7 +553,8 @@ impl Table {
     }
 
     /// Claims the slot of the key that is missed least: one that is full and collected, else one that is full, else the
-    /// one that will be full soonest.
+    /// one that will be full soonest. None in flight, unless it was collected between the look and the claim: its cells
+    /// are told all the same, only its level is forgotten here, until the answer.
     fn claim_victim(&self, key: &TableKey, now: Nanos) -> Option<(Slot<'_>, usize, Entered, u64)> {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
         // two whole groups the key stays out.
