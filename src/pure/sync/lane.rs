@@ -22,7 +22,7 @@
 //! use tidegate::pure::{Cells, Nanos, Span};
 //! # let delta = Delta {
 //! #     key: StoreKey { family: Family::Window, rule: 1, name: 2 },
-//! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9) },
+//! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false },
 //! #     gross: Cells::new(5), price: Span::ZERO, billed: Cells::new(5), age: Span::ZERO,
 //! #     share: Share::even(4), live: false,
 //! # };
