@@ -9,7 +9,6 @@ use super::table::{Booked, TableKey, Taken, Tenancy, Touched};
 use super::windows::{Room, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
-use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
 use crate::pure::sync::{Family, StoreKey, Terms};
 use crate::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rule, Span, Standing};
@@ -50,9 +49,6 @@ pub(super) enum Trace<'a> {
     },
     Window,
 }
-
-/// How soon to ask again when the store is needed and gone.
-const STORE_RETRY: Span = Span::seconds(1);
 
 /// What a hit needs to be decided.
 #[derive(Clone, Copy)]
@@ -121,17 +117,6 @@ impl Asked<'_> {
             false => Source::Local,
         }
     }
-
-    /// What it would be denied for want of the store.
-    const fn without_store() -> Standing {
-        Standing {
-            allowed: false,
-            remaining: Cells::ZERO,
-            retry_after: Some(STORE_RETRY),
-            reset_after: STORE_RETRY,
-            delay: Span::ZERO,
-        }
-    }
 }
 
 impl Engine {
@@ -196,31 +181,6 @@ impl Engine {
             false => self.admit_in_step(asked, cost),
             true => self.admit_alone(asked, cost),
         }
-    }
-
-    /// The same while the store cannot be told: as the rule has it.
-    #[cold]
-    fn admit_alone<'a>(&'a self, asked: &Asked<'_>, cost: Cells) -> Result<Admission<'a>, Stale> {
-        let mut admission = match asked.rule.spec.on_store_error {
-            OnStoreError::LocalShare => {
-                let limit = asked.limit.shared(self.fallback.share(asked.name));
-                let limit = &limit;
-                self.admit_in_step(&Asked { limit, ..*asked }, cost)?
-            }
-            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_in_step(asked, cost)?,
-            OnStoreError::Deny => Admission {
-                standing: Asked::without_store(),
-                source: Source::Fallback,
-                trace: Trace::None,
-            },
-        };
-        if asked.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
-            admission.standing.allowed = true;
-            admission.standing.retry_after = None;
-            admission.trace = Trace::Forgiven;
-        }
-        admission.source = Source::Fallback;
-        Ok(admission)
     }
 
     #[inline(always)]
@@ -452,21 +412,7 @@ impl Engine {
         if !asked.alone {
             return self.look_in_step(asked, cost);
         }
-        let standing = match asked.rule.spec.on_store_error {
-            OnStoreError::LocalShare => {
-                let limit = asked.limit.shared(self.fallback.share(asked.name));
-                let limit = &limit;
-                self.look_in_step(&Asked { limit, ..*asked }, cost).0
-            }
-            OnStoreError::LocalFull => self.look_in_step(asked, cost).0,
-            OnStoreError::Allow => Standing {
-                allowed: true,
-                retry_after: None,
-                ..self.look_in_step(asked, cost).0
-            },
-            OnStoreError::Deny => Asked::without_store(),
-        };
-        (standing, Source::Fallback)
+        self.look_alone(asked, cost)
     }
 
     pub(super) fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {

@@ -10,7 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
+use super::Engine;
+use super::admit::{Admission, Asked, Stale, Trace};
+use super::answer::Source;
+use crate::pure::rule::OnStoreError;
 use crate::pure::sync::{Lane, Share};
+use crate::pure::{Cells, Span, Standing};
+
+/// How soon to ask again when the store is needed and gone.
+const STORE_RETRY: Span = Span::seconds(1);
 
 /// This pod's parts of its keys' limits, learned while the store could be told.
 #[derive(Debug)]
@@ -70,3 +78,62 @@ impl Fallback {
         self.shares.store(Arc::new(shares));
     }
 }
+
+impl Engine {
+    /// The same while the store cannot be told: as the rule has it.
+    #[cold]
+    pub(super) fn admit_alone<'a>(
+        &'a self,
+        asked: &Asked<'_>,
+        cost: Cells,
+    ) -> Result<Admission<'a>, Stale> {
+        let mut admission = match asked.rule.spec.on_store_error {
+            OnStoreError::LocalShare => {
+                let limit = asked.limit.shared(self.fallback.share(asked.name));
+                let limit = &limit;
+                self.admit_in_step(&Asked { limit, ..*asked }, cost)?
+            }
+            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_in_step(asked, cost)?,
+            OnStoreError::Deny => Admission {
+                standing: WITHOUT_STORE,
+                source: Source::Fallback,
+                trace: Trace::None,
+            },
+        };
+        if asked.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
+            admission.standing.allowed = true;
+            admission.standing.retry_after = None;
+            admission.trace = Trace::Forgiven;
+        }
+        admission.source = Source::Fallback;
+        Ok(admission)
+    }
+
+    /// How a check of `cost` would stand while the store cannot be told. Changes nothing.
+    pub(super) fn look_alone(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
+        let standing = match asked.rule.spec.on_store_error {
+            OnStoreError::LocalShare => {
+                let limit = asked.limit.shared(self.fallback.share(asked.name));
+                let limit = &limit;
+                self.look_in_step(&Asked { limit, ..*asked }, cost).0
+            }
+            OnStoreError::LocalFull => self.look_in_step(asked, cost).0,
+            OnStoreError::Allow => Standing {
+                allowed: true,
+                retry_after: None,
+                ..self.look_in_step(asked, cost).0
+            },
+            OnStoreError::Deny => WITHOUT_STORE,
+        };
+        (standing, Source::Fallback)
+    }
+}
+
+/// What a check is denied for want of the store.
+const WITHOUT_STORE: Standing = Standing {
+    allowed: false,
+    remaining: Cells::ZERO,
+    retry_after: Some(STORE_RETRY),
+    reset_after: STORE_RETRY,
+    delay: Span::ZERO,
+};
