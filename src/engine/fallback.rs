@@ -80,7 +80,7 @@ impl Fallback {
 }
 
 impl Engine {
-    /// The same while the store cannot be told: as the rule has it.
+    /// Takes `cost` cells while the store cannot be told, as the rule has it.
     #[cold]
     pub(super) fn admit_alone<'a>(
         &'a self,
