@@ -7,7 +7,7 @@
 )]
 
 mod accuracy;
-#[path = "../store/model.rs"]
+#[path = "../../simulations/src/store/model.rs"]
 #[expect(dead_code, reason = "the histories use the rest")]
 mod model;
 mod windows;

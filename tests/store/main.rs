@@ -1,6 +1,6 @@
 //! The store against a real server: what the scripts do, what a pod may ask, and what becomes of every failure.
 //!
-//! `histories.rs`: the script that books batches equals `model.rs`. `asks.rs`: the rest of what a pod may ask.
+//! `histories.rs`: the script that books batches equals the simulations' model of it. `asks.rs`: the rest of what a pod may ask.
 //! `failures.rs`: what goes wrong has a name, and does so in time.
 #![expect(
     clippy::unwrap_used,
@@ -19,6 +19,7 @@ mod server;
 mod asks;
 mod failures;
 mod histories;
+#[path = "../../simulations/src/store/model.rs"]
 mod model;
 mod random;
 mod scripted;

@@ -285,8 +285,7 @@ impl Rounds {
         if now.since(self.fleet.pending_at) >= PENDING_EVERY {
             self.fleet.pending_at = now;
             engine.mitigations.drop_ended(now);
-            let carried = self.keys.values().map(|tracked| tracked.carry.gross);
-            self.fleet.pending = carried.fold(engine.pending(), Cells::plus);
+            self.fleet.pending = self.pending(engine);
             let full = self
                 .keys
                 .values()
@@ -294,6 +293,20 @@ impl Rounds {
             self.fleet.mitigations = full.count() as u64;
         }
         engine.figures.store(Arc::new(self.figures(engine)));
+    }
+
+    /// How the rounds stand at this moment. Looks through all buckets.
+    pub fn figures_now(&self, engine: &Engine) -> Figures {
+        Figures {
+            pending: self.pending(engine),
+            ..self.figures(engine)
+        }
+    }
+
+    /// The cells in all buckets, and those between a bucket and a batch.
+    fn pending(&self, engine: &Engine) -> Cells {
+        let carried = self.keys.values().map(|tracked| tracked.carry.gross);
+        carried.fold(engine.pending(), Cells::plus)
     }
 
     fn figures(&self, engine: &Engine) -> Figures {

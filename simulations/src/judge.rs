@@ -1,0 +1,218 @@
+//! How far off a policy was: held against one limiter that sees every check at once, and against the limit itself.
+//!
+//! The exact limiter is the sidecar's engine without a store. The overshoot needs no limiter: what was admitted fills a
+//! bucket of its own, and the most by which that ever stood above its capacity is the overshoot.
+
+use std::collections::{HashMap, VecDeque};
+
+use tidegate::engine::{Engine, FleetKey, Hit, Setup};
+use tidegate::pure::{Check, Limit, Moment, Nanos, Rule, Rules, Span};
+
+use crate::scenario::{Scenario, What};
+use crate::world::EPOCH;
+
+/// Points of a plot.
+pub const BINS: usize = 200;
+/// What the collecting of a batch and the store itself add to the round trip, at most, and the gap between two rounds
+/// of a key: see `docs/sync.md`.
+const COLLECTING: u64 = 2_000_000;
+const GAP: u64 = 5_000_000;
+const GAP_PER_POD: u64 = 20_000;
+/// The exact limiter's own keys.
+const KEYS_MAX: usize = 1 << 16;
+
+/// What came of the checks between two points in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Cells.
+    pub asked: u64,
+    pub admitted: u64,
+    pub exact: u64,
+    /// Checks.
+    pub checks: u64,
+    pub denied_wrongly: u64,
+    /// Of the worst key.
+    pub overshoot_cells: f64,
+    pub overshoot_percent: f64,
+}
+
+/// What came of the checks in one point of a plot, in cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bin {
+    pub asked: u64,
+    pub admitted: u64,
+    pub exact: u64,
+}
+
+/// What is known of one key.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Of what was admitted; the capacity it is on the scale of.
+    tat: u64,
+    capacity: u64,
+    /// Of a windowed rule: which window, and the cells in it.
+    window: (u64, u64),
+    /// What was asked within the time that telling takes, and the most that ever was.
+    recent: VecDeque<(u64, u64)>,
+    in_recent: u64,
+    most_recent: u64,
+}
+
+/// Judges one run.
+#[derive(Debug)]
+pub struct Judge<'a> {
+    scenario: &'a Scenario,
+    exact: Engine,
+    reloads: Vec<(u64, &'a Rules)>,
+    seen: HashMap<u128, Seen>,
+    /// Of the whole run, then of each expectation.
+    pub tallies: Vec<Tally>,
+    pub bins: Vec<Bin>,
+    /// How long telling takes.
+    telling: u64,
+    violation: Option<String>,
+}
+
+impl<'a> Judge<'a> {
+    pub fn new(scenario: &'a Scenario) -> Self {
+        let setup = Setup {
+            keys_max: scenario.keys_max.max(KEYS_MAX),
+            fleet: FleetKey::derived(b"fleet"),
+            seeds: [1, 2],
+            reporting: false,
+        };
+        let mut reloads: Vec<(u64, &Rules)> = Vec::new();
+        for fault in scenario.faults.iter().rev() {
+            if let What::Reload(rules) = &fault.what {
+                reloads.push((fault.at, rules));
+            }
+        }
+        let network = &scenario.network;
+        let trip = network.rtt.nanos() as f64 * (1.0 + 4.0 * network.jitter);
+        Self {
+            scenario,
+            exact: Engine::new(setup, scenario.rules.clone()),
+            reloads,
+            seen: HashMap::new(),
+            tallies: vec![Tally::default(); scenario.expect.len() + 1],
+            bins: vec![Bin::default(); BINS],
+            telling: COLLECTING + trip as u64 + GAP.max(GAP_PER_POD * scenario.pods as u64),
+            violation: None,
+        }
+    }
+
+    /// A check that came at `at` was decided.
+    pub fn decided(&mut self, at: u64, check: &Check<'_>, allowed: bool) {
+        while let Some((_, rules)) = self.reloads.pop_if(|(from, _)| *from <= at) {
+            self.exact.reload(rules.clone());
+        }
+        let moment = Moment {
+            now: Nanos::new(EPOCH + at),
+            unix: Span::nanos(EPOCH + at),
+        };
+        let answer = self.exact.check(check, moment);
+        let exact = answer.allowed();
+        let cost = check.cost.get();
+        let mut over = (0.0_f64, 0.0_f64);
+        let hits: Vec<(Hit, Rule)> =
+            answer.hits().iter().map(|hit| (*hit, answer.rule(hit).clone())).collect();
+        drop(answer);
+        for (hit, rule) in hits {
+            let Some(limit) = rule.spec.limit else {
+                continue;
+            };
+            let seen = self.seen.entry(hit.name).or_default();
+            seen.asked(at, cost, self.telling);
+            if allowed {
+                let cells = match rule.spec.algorithm.is_windowed() {
+                    true => seen.admitted_in_window(at, cost, &limit),
+                    false => seen.admitted(at, cost, &limit),
+                };
+                let whole = limit.burst().get().max(1) as f64;
+                over = (over.0.max(cells), over.1.max(cells / whole * 100.0));
+                let bound = self.scenario.bounded.then(|| bound(self.scenario, seen, &limit));
+                if let Some(bound) = bound.filter(|bound| cells > *bound && self.violation.is_none()) {
+                    let at = at as f64 / 1e9;
+                    let text = format!("t={at:.3}s bound: {cells:.1} cells above the limit, {bound:.1} are promised");
+                    self.violation = Some(text);
+                }
+            }
+        }
+        self.count(at, cost, (allowed, exact), over);
+    }
+
+    fn count(&mut self, at: u64, cost: u64, (allowed, exact): (bool, bool), over: (f64, f64)) {
+        let expects = self.scenario.expect.iter();
+        let spans = std::iter::once((0, u64::MAX)).chain(expects.map(|one| (one.from, one.to)));
+        for (tally, (from, to)) in self.tallies.iter_mut().zip(spans) {
+            if (from..to).contains(&at) {
+                tally.checks += 1;
+                tally.asked += cost;
+                tally.admitted += if allowed { cost } else { 0 };
+                tally.exact += if exact { cost } else { 0 };
+                tally.denied_wrongly += u64::from(exact && !allowed);
+                tally.overshoot_cells = tally.overshoot_cells.max(over.0);
+                tally.overshoot_percent = tally.overshoot_percent.max(over.1);
+            }
+        }
+        let bin = at.saturating_mul(BINS as u64) / self.scenario.lasts.max(1);
+        if let Some(bin) = self.bins.get_mut(usize::try_from(bin).unwrap_or(BINS)) {
+            bin.asked += cost;
+            bin.admitted += if allowed { cost } else { 0 };
+            bin.exact += if exact { cost } else { 0 };
+        }
+    }
+
+    /// What was found to be wrong.
+    pub fn end(&mut self) -> Option<String> {
+        self.violation.take()
+    }
+}
+
+impl Seen {
+    fn asked(&mut self, at: u64, cost: u64, telling: u64) {
+        self.recent.push_back((at, cost));
+        self.in_recent += cost;
+        while let Some((then, cost)) = self.recent.front().copied()
+            && then + telling < at
+        {
+            self.recent.pop_front();
+            self.in_recent -= cost;
+        }
+        self.most_recent = self.most_recent.max(self.in_recent);
+    }
+
+    /// The cells by which what was admitted stands above `limit`.
+    fn admitted(&mut self, at: u64, cost: u64, limit: &Limit) -> f64 {
+        let (interval, capacity) = (limit.interval().get(), limit.capacity().get());
+        if self.capacity != capacity && self.capacity > 0 {
+            // Another limit: half full stays half full.
+            let level = self.tat.saturating_sub(at);
+            let scaled = u128::from(level) * u128::from(capacity) / u128::from(self.capacity);
+            self.tat = at + u64::try_from(scaled).unwrap_or(u64::MAX / 2);
+        }
+        self.capacity = capacity;
+        self.tat = self.tat.max(at) + interval.saturating_mul(cost);
+        let over = (self.tat - at).saturating_sub(capacity);
+        over as f64 / interval.max(1) as f64
+    }
+
+    /// The cells by which this window is above `limit`.
+    fn admitted_in_window(&mut self, at: u64, cost: u64, limit: &Limit) -> f64 {
+        let index = (EPOCH + at) / limit.window().get().max(1);
+        if self.window.0 != index {
+            self.window = (index, 0);
+        }
+        self.window.1 += cost;
+        self.window.1.saturating_sub(limit.requests()) as f64
+    }
+}
+
+/// The cells by which a key may be above its limit: what pods may hold back, what they may use in silence, and what is
+/// asked while it is being told.
+fn bound(scenario: &Scenario, seen: &Seen, limit: &Limit) -> f64 {
+    let burst = Span::nanos(limit.burst().get());
+    let held_back = scenario.pace.accuracy.of_span(burst).get() as f64;
+    let silent = limit.burst().get() as f64 / 4.0;
+    2.0 * held_back + silent + seen.most_recent as f64 + 1.0
+}

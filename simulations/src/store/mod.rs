@@ -1,0 +1,190 @@
+//! The store: what the scripts do, at what cost in time, and what is left after a restart or a failover.
+//!
+//! `model.rs` is `apply.lua` once more; `tests/store/histories.rs` shows that both answer alike. `beats.rs` is
+//! `beat.lua` and `reset.lua`.
+
+mod beats;
+#[expect(dead_code, reason = "the histories compare every value with the real one")]
+mod model;
+
+use std::collections::VecDeque;
+
+use tidegate::pure::Cells;
+use tidegate::pure::sync::{Beat, Beaten, Call, Delta, News, NewsKind, Reply, StoreKey, Terms};
+
+use crate::scenario::{RawRedis, Restart};
+use beats::Beats;
+use model::{KeptRecord, Model};
+
+/// A part of the algorithm that is left out, to see what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Without {
+    /// The script books a batch whatever number it has.
+    SequenceCheck,
+    /// What was collected while the store was gone is billed as if it were new.
+    NetBilling,
+    /// Pods tell each other nothing.
+    News,
+    /// What was admitted too much is forgotten.
+    Debt,
+}
+
+impl Without {
+    pub const ALL: [Self; 4] = [Self::SequenceCheck, Self::NetBilling, Self::News, Self::Debt];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SequenceCheck => "sequence-check",
+            Self::NetBilling => "net-billing",
+            Self::News => "news",
+            Self::Debt => "debt",
+        }
+    }
+}
+
+/// Something that was applied, as long as a failover might lose it.
+#[derive(Debug)]
+struct Written {
+    at: u64,
+    incarnation: u128,
+    call: Call,
+    now_us: u64,
+}
+
+/// The store of a simulated fleet.
+#[derive(Debug)]
+pub struct Store {
+    primary: Model,
+    beats: Beats,
+    /// What a failover would find, and what it has not heard of yet; only kept where there are failovers.
+    replica: Option<(Model, VecDeque<Written>)>,
+    cost: RawRedis,
+    without: Option<Without>,
+    busy_until: u64,
+}
+
+impl Store {
+    pub fn new(cost: RawRedis, without: Option<Without>, fails_over: bool) -> Self {
+        Self {
+            primary: Model::default(),
+            beats: Beats::default(),
+            replica: fails_over.then(Default::default),
+            cost,
+            without,
+            busy_until: 0,
+        }
+    }
+
+    /// When a call of so many keys that comes at `now` is done, if the store is not ready before `ready`.
+    pub fn served(&mut self, keys: usize, now: u64, ready: u64) -> u64 {
+        let takes = self.cost.call.nanos() + self.cost.key.nanos() * keys as u64;
+        self.busy_until = self.busy_until.max(now).max(ready) + takes;
+        self.busy_until
+    }
+
+    /// Books a call at `now`, which the store's clock shows as `now_us`. Answers it, and what there is to tell.
+    pub fn apply(&mut self, incarnation: u128, mut call: Call, now: u64, now_us: u64) -> (Reply, Vec<News>) {
+        match self.without {
+            Some(Without::SequenceCheck) => {
+                let record = self.record(incarnation, &call);
+                if call.sequence != call.previous {
+                    call.previous = record;
+                }
+            }
+            Some(Without::NetBilling) => call.deltas.iter_mut().for_each(bill_in_full),
+            Some(Without::Debt) => call.deltas.iter_mut().for_each(forget_debt),
+            Some(Without::News) | None => {}
+        }
+        let reply = self.primary.apply(incarnation, &call, now_us);
+        let news = std::mem::take(&mut self.primary.news);
+        if reply.applied
+            && let Some((_, written)) = &mut self.replica
+        {
+            written.push_back(Written {
+                at: now,
+                incarnation,
+                call,
+                now_us,
+            });
+        }
+        match self.without {
+            Some(Without::News) => (reply, Vec::new()),
+            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => (reply, news),
+        }
+    }
+
+    /// What telling so many pods takes the store.
+    pub fn told(&mut self, pods: usize, now: u64) {
+        self.busy_until = self.busy_until.max(now) + self.cost.message.nanos() * pods as u64;
+    }
+
+    pub fn beat(&mut self, incarnation: u128, beat: &Beat, now_us: u64) -> Beaten {
+        self.beats.beat(incarnation, beat, now_us)
+    }
+
+    /// Somebody resets `key`.
+    pub fn reset(&mut self, key: StoreKey) -> News {
+        self.primary.keys.remove(&key);
+        if let Some((replica, written)) = &mut self.replica {
+            // A failover that forgets a reset is not simulated.
+            replica.keys.remove(&key);
+            written.iter_mut().for_each(|one| one.call.deltas.retain(|delta| delta.key != key));
+        }
+        self.beats.reset(key);
+        News { key, kind: NewsKind::Reset }
+    }
+
+    /// It was restarted.
+    pub fn restart(&mut self, restart: Restart) {
+        self.busy_until = 0;
+        if restart == Restart::Empty {
+            self.primary = Model::default();
+            self.beats = Beats::default();
+            self.replica = self.replica.take().map(|_| Default::default());
+        }
+    }
+
+    /// Another server takes over, which has not heard of what was written after `heard_until`.
+    pub fn fail_over(&mut self, heard_until: u64) {
+        self.busy_until = 0;
+        let Some((replica, written)) = &mut self.replica else {
+            return;
+        };
+        for one in written.drain(..) {
+            if one.at <= heard_until {
+                replica.apply(one.incarnation, &one.call, one.now_us);
+                replica.news.clear();
+            }
+        }
+        self.primary = replica.clone();
+    }
+
+    /// The cells it has booked for a pod, in all lanes.
+    pub fn gross(&self, incarnation: u128) -> Cells {
+        let of_pod = self.primary.records.iter().filter(|((_, pod), _)| *pod == incarnation);
+        let gross = of_pod.map(|(_, kept)| match kept {
+            KeptRecord::Record(record) => Cells::new(record.gross),
+            KeptRecord::Poison => Cells::ZERO,
+        });
+        gross.fold(Cells::ZERO, Cells::plus)
+    }
+
+    fn record(&self, incarnation: u128, call: &Call) -> u64 {
+        match self.primary.records.get(&(call.lane, incarnation)) {
+            Some(KeptRecord::Record(record)) => record.sequence,
+            Some(KeptRecord::Poison) | None => 0,
+        }
+    }
+}
+
+fn bill_in_full(delta: &mut Delta) {
+    if let Terms::Level { interval, .. } = delta.terms {
+        delta.price = interval.times(delta.gross);
+    }
+}
+
+fn forget_debt(delta: &mut Delta) {
+    if let Terms::Level { debt_max, .. } = &mut delta.terms {
+        *debt_max = tidegate::pure::Span::ZERO;
+    }
+}

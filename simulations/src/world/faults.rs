@@ -1,0 +1,163 @@
+//! What goes wrong, as the scenario has it, or drawn by lot.
+
+use tidegate::pure::sync::{Family, StoreKey};
+use tidegate::pure::{Descriptor, Entry};
+
+use super::{Event, World};
+use crate::dice::Dice;
+use crate::scenario::{Fault, Restart, Scenario, What, Whom};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+/// The scenario's faults, and those that are drawn. All of them have ended when the load does.
+pub fn drawn(scenario: &Scenario, dice: &mut Dice) -> Vec<Fault> {
+    let mut faults = scenario.faults.clone();
+    let latest = scenario.lasts.saturating_sub(4 * SECOND).max(1);
+    for _ in 0..scenario.random_faults {
+        let at = dice.below(latest);
+        let for_up_to = |dice: &mut Dice, most: u64| at + 1 + dice.below(most);
+        let some = Whom::Some(1 + dice.below(scenario.pods as u64) as usize);
+        let part = 0.05 + 0.9 * (dice.below(1_000) as f64 / 1_000.0);
+        let (what, to) = match dice.below(11) {
+            0 => (What::Cut(Whom::All), for_up_to(dice, 4 * SECOND)),
+            1 => (What::Cut(some), for_up_to(dice, 4 * SECOND)),
+            2 => (What::Lose(part), for_up_to(dice, 2 * SECOND)),
+            3 | 4 => (What::LoseAnswers(part), for_up_to(dice, 2 * SECOND)),
+            5 => (What::LoseNews(part), for_up_to(dice, 4 * SECOND)),
+            6 => (What::Slow(dice.below(400 * MS)), for_up_to(dice, 2 * SECOND)),
+            7 => (What::Hang, for_up_to(dice, 2 * SECOND)),
+            8 => {
+                let restart = match dice.chance(0.5) {
+                    true => Restart::Empty,
+                    false => Restart::Kept,
+                };
+                (What::Restart(restart), for_up_to(dice, 2 * SECOND))
+            }
+            9 => (What::Failover(dice.below(2 * SECOND)), for_up_to(dice, 3 * SECOND)),
+            _ => (What::Pause(1), for_up_to(dice, 2 * SECOND)),
+        };
+        faults.push(Fault { at, to, what });
+    }
+    faults
+}
+
+impl World<'_> {
+    /// What goes wrong now.
+    pub(super) fn fault(&mut self, number: usize) {
+        let Fault { at, to, what } = self.faults[number].clone();
+        let (until, lasts) = (self.before + to, to.saturating_sub(at));
+        let weather = &mut self.network.weather;
+        match what {
+            What::Cut(Whom::All) => weather.all_cut_until = until.max(weather.all_cut_until),
+            What::Cut(Whom::Some(pods)) => {
+                for pod in self.some(pods) {
+                    self.network.cut(pod, until);
+                }
+            }
+            What::Lose(part) => weather.lose = (part, until),
+            What::LoseAnswers(part) => weather.lose_answers = (part, until),
+            What::LoseNews(part) => weather.lose_news = (part, until),
+            What::Slow(by) => weather.slow = (by, until),
+            What::Hang => weather.hung_until = until.max(weather.hung_until),
+            What::Restart(restart) => {
+                weather.down_until = until.max(weather.down_until);
+                self.store.restart(restart);
+            }
+            What::Failover(unheard) => {
+                weather.down_until = until.max(weather.down_until);
+                self.store.fail_over(self.now.saturating_sub(unheard));
+            }
+            What::Join(pods) => {
+                for nth in 0..pods as u64 {
+                    self.join(self.now + lasts * nth / (pods as u64).max(1));
+                }
+            }
+            What::Leave(pods) => {
+                for pod in self.some(pods) {
+                    self.leave(pod);
+                }
+            }
+            What::Crash(pods) => {
+                for pod in self.some(pods) {
+                    self.stop(pod);
+                }
+            }
+            What::Pause(pods) => {
+                for pod in self.some(pods) {
+                    self.pause(pod, until);
+                }
+            }
+            What::Roll(each) => {
+                for (nth, pod) in (0..).zip(self.alive.clone()) {
+                    self.plan(self.now + each * nth, Event::Replace { pod });
+                }
+            }
+            What::StoreClock(by) => self.store_clock += by,
+            What::Calendars(by) => self.calendar += by,
+            What::Reload(rules) => {
+                for pod in self.pods.iter().flatten() {
+                    pod.engine.reload(rules.clone());
+                }
+                self.rules = rules;
+            }
+            What::Reset(key) => self.reset(key),
+        }
+    }
+
+    /// So many of the pods alive, drawn by lot.
+    fn some(&mut self, pods: usize) -> Vec<usize> {
+        let mut alive = self.alive.clone();
+        let mut drawn = Vec::new();
+        while drawn.len() < pods && !alive.is_empty() {
+            let nth = self.dice.below(alive.len() as u64) as usize;
+            drawn.push(alive.swap_remove(nth));
+        }
+        drawn
+    }
+
+    /// A pod stands still: nothing happens in it, and it is asked nothing.
+    fn pause(&mut self, number: usize, until: u64) {
+        if let Some(pod) = &mut self.pods[number] {
+            pod.paused_until = until;
+            self.alive.retain(|alive| *alive != number);
+            self.plan(until, Event::Start { pod: number });
+        }
+    }
+
+    /// Somebody resets a key of the first load.
+    fn reset(&mut self, key: u32) {
+        let scenario = self.scenario;
+        let Some(load) = scenario.load.first() else {
+            return;
+        };
+        let values: Vec<String> =
+            load.entries.iter().map(|(_, value)| value.replace("{n}", &key.to_string())).collect();
+        let entries = load.entries.iter().zip(&values);
+        let entries: Vec<Entry<'_>> = entries.map(|((key, _), value)| Entry { key, value }).collect();
+        let descriptors = [Descriptor { entries: &entries, cost: None }];
+        let check = tidegate::pure::Check {
+            domain: &load.domain,
+            cost: tidegate::pure::Cells::ONE,
+            peek: true,
+            descriptors: &descriptors,
+        };
+        let Some(pod) = self.alive.first().and_then(|first| self.pods[*first].as_ref()) else {
+            return;
+        };
+        let moment = self.moment(pod);
+        let answer = pod.engine.check(&check, moment);
+        let keys: Vec<StoreKey> = answer
+            .hits()
+            .iter()
+            .filter_map(|hit| pod.engine.store_key(&answer, hit, moment))
+            .map(|(key, _)| key)
+            .filter(|key| key.family != Family::Carried)
+            .collect();
+        drop(answer);
+        for key in keys {
+            let news = self.store.reset(key);
+            self.publish(vec![news]);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! One pod: the sidecar's own engine and rounds, and a clock that has nothing to do with anybody else's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate::engine::rounds::Rounds;
+use tidegate::engine::{Answer, Engine, FleetKey, Setup};
+use tidegate::pure::rule::Consistency;
+use tidegate::pure::{Moment, Nanos, Rules, Span};
+use tidegate::telemetry::cells_lost;
+
+use crate::dice::Dice;
+use crate::scenario::Scenario;
+
+/// The Unix time at the start of every run, in nanoseconds.
+pub const EPOCH: u64 = 1_700_000_000_000_000_000;
+
+/// A running pod.
+#[derive(Debug)]
+pub struct Pod {
+    pub engine: Engine,
+    pub rounds: Rounds,
+    pub incarnation: u128,
+    /// When its rounds take their next turn.
+    pub turn_at: u64,
+    /// What its own time line shows at the start of the run.
+    clock: u64,
+    /// Nothing happens in it before.
+    pub paused_until: u64,
+    /// Whether it is about to stop.
+    pub leaving: bool,
+    /// Calls and signs of life that are not answered yet.
+    pub under_way: usize,
+    /// Cells it admitted under rules that the store is told of.
+    pub admitted: u64,
+    rung: Arc<AtomicBool>,
+}
+
+impl Pod {
+    pub fn new(scenario: &Scenario, rules: &Rules, dice: &mut Dice) -> Self {
+        let setup = Setup {
+            keys_max: scenario.keys_max,
+            fleet: FleetKey::derived(b"fleet"),
+            seeds: [dice.roll(), dice.roll()],
+            reporting: true,
+        };
+        let engine = Engine::new(setup, rules.clone());
+        let rung = Arc::new(AtomicBool::new(false));
+        let bell = Arc::clone(&rung);
+        engine.set_alarm(Box::new(move || bell.store(true, Ordering::Relaxed)));
+        Self {
+            engine,
+            rounds: Rounds::new(scenario.pace, scenario.keys_max),
+            incarnation: u128::from(dice.roll()) << 64 | u128::from(dice.roll()),
+            turn_at: u64::MAX,
+            clock: 1_000_000_000 + dice.below(1 << 50),
+            paused_until: 0,
+            leaving: false,
+            under_way: 0,
+            admitted: 0,
+            rung,
+        }
+    }
+
+    /// What its clocks show at `now`, if the calendar is off by so much.
+    pub const fn moment(&self, now: u64, calendar: i64) -> Moment {
+        Moment {
+            now: self.at(now),
+            unix: Span::nanos((EPOCH + now).saturating_add_signed(calendar)),
+        }
+    }
+
+    pub const fn at(&self, now: u64) -> Nanos {
+        Nanos::new(self.clock + now)
+    }
+
+    /// When, on the world's time line, it is `at` on the pod's.
+    pub const fn back(&self, at: Nanos) -> u64 {
+        at.get().saturating_sub(self.clock)
+    }
+
+    /// Whether a check wanted a round since this was last asked.
+    pub fn was_rung(&self) -> bool {
+        self.rung.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes what a check was admitted.
+    pub fn note(&mut self, answer: &Answer) {
+        let told = |hit: &&tidegate::engine::Hit| {
+            let spec = &answer.rule(hit).spec;
+            let has_limit = spec.limit.is_some() && spec.consistency == Consistency::Hybrid;
+            has_limit && hit.standing.allowed && !hit.forgiven
+        };
+        if answer.allowed() {
+            let cells = answer.hits().iter().filter(told).map(|hit| hit.cost.get());
+            self.admitted += cells.sum::<u64>();
+        }
+    }
+
+    /// Where its cells are: cells that it admitted and that are nowhere, or, below zero, that are in two places.
+    pub fn missing(&self) -> i128 {
+        let figures = self.rounds.figures_now(&self.engine);
+        let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| i128::from(cells));
+        let places = [figures.settled, figures.in_flight, figures.pending, figures.silent];
+        let held: i128 = places.iter().map(|cells| i128::from(cells.get())).sum();
+        let found = i128::from(figures.found.get());
+        i128::from(self.admitted) - (held + lost.iter().sum::<i128>() - found)
+    }
+
+    /// Cells that no store will hear of.
+    pub fn lost(&self) -> u64 {
+        let figures = self.rounds.figures_now(&self.engine);
+        let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| cells);
+        lost.iter().sum::<u64>().saturating_sub(figures.found.get())
+    }
+}
