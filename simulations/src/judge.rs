@@ -129,6 +129,9 @@ impl<'a> Judge<'a> {
                     false => seen.admitted(at, cost, &limit),
                 };
                 let whole = limit.burst().get().max(1) as f64;
+                if std::env::var("PEAKS").is_ok() && cells > over.0 && cells > self.tallies[0].overshoot_cells {
+                    eprintln!("peak at {:.4}s: {cells:.1}", at as f64 / 1e9);
+                }
                 over = (over.0.max(cells), over.1.max(cells / whole * 100.0));
                 let bound = self.scenario.bounded.then(|| bound(self.scenario, seen, &limit));
                 if let Some(bound) = bound.filter(|bound| cells > *bound && self.violation.is_none()) {

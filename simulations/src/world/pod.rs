@@ -31,6 +31,8 @@ pub struct Pod {
     pub leaving: bool,
     /// Calls and signs of life that are not answered yet.
     pub under_way: usize,
+    /// How many answers it has got.
+    pub answers: u64,
     /// Cells it admitted under rules that the store is told of.
     pub admitted: u64,
     rung: Arc<AtomicBool>,
@@ -57,6 +59,7 @@ impl Pod {
             paused_until: 0,
             leaving: false,
             under_way: 0,
+            answers: 0,
             admitted: 0,
             rung,
         }

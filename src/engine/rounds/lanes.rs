@@ -266,7 +266,7 @@ impl Rounds {
             anchor,
             frozen: flight.frozen,
         };
-        let (whole, room) = learn(tracked, &asked, told, now);
+        let (whole, room) = learn(tracked, &asked, told, (terrain.pods, now));
         let trigger = terrain.trigger(whole, room, tracked.weight);
         let wants = here.engine.fold(&asked, &answered, trigger);
         if self.fleet.is_leaving() {
@@ -380,13 +380,23 @@ impl Rounds {
 }
 
 /// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.
-fn learn(tracked: &mut Tracked, asked: &Asked<'_>, told: Told, now: Nanos) -> (Cells, Cells) {
+fn learn(
+    tracked: &mut Tracked,
+    asked: &Asked<'_>,
+    told: Told,
+    (pods, now): (u64, Nanos),
+) -> (Cells, Cells) {
     match told {
         Told::Level { level, demand, .. } => {
             if demand > 0 {
-                tracked.weight = Demand::weight(tracked.demand.at(now), demand);
+                let measured = Demand::weight(tracked.demand.at(now), demand);
+                tracked.weight = measured.min(tracked.weight.grown(pods));
             }
             let capacity = asked.limit.capacity();
+            if level.plus(level) > capacity {
+                // Whoever is silent of a key that is close to its limit sees no room but its own.
+                tracked.stay_loud(now.after(HOLD));
+            }
             if level.plus(asked.limit.interval()) > capacity {
                 tracked.full_until = now.after(level);
             }

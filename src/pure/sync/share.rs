@@ -82,6 +82,22 @@ impl Share {
         Self::clamped(parts).max(Self::LEAST)
     }
 
+    /// The most that a weight may be at the next look: twice what it was, or twice the even one.
+    ///
+    /// While pods begin to report a key one after the other, the first has all of the demand there is, the second half
+    /// of it, and so on: taken at their word, all together would hold back several times what they may.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Share;
+    /// assert_eq!(Share::even(8).grown(8), Share::of(1, 4));
+    /// assert_eq!(Share::of(1, 3).grown(8), Share::of(43_690, 65_536));
+    /// assert_eq!(Share::WHOLE.grown(8), Share::WHOLE);
+    /// ```
+    pub fn grown(self, pods: u64) -> Self {
+        let most = self.max(Self::even(pods));
+        Self::clamped(u128::from(most.0).saturating_mul(2))
+    }
+
     /// This part of a length, rounded down.
     ///
     /// ```
