@@ -163,16 +163,20 @@ impl Link {
         }
     }
 
-    /// A call was answered. Closes the circuit, whichever call it was. While closed it forgives no earlier failure: a
-    /// path that fails five times in ten seconds is a bad one, even with answers in between.
+    /// A call was answered. Closes the circuit, whichever call it was. While closed it makes up for one earlier failure: a
+    /// path on which most calls are answered is worth calling, however many there are.
     pub fn succeeded(&mut self, now: Nanos) {
         self.failed_in_a_row = 0;
         self.last_success = Some(now);
         self.state = match self.state {
-            State::Closed { failures, .. } => State::Closed {
-                failures,
-                paced_until: None,
-            },
+            State::Closed { failures, .. } => {
+                // Empty places come first, the latest failure is last.
+                let [first, second, third, fourth, _] = failures;
+                State::Closed {
+                    failures: [None, first, second, third, fourth],
+                    paced_until: None,
+                }
+            }
             State::Open { .. } | State::HalfOpen { .. } => State::FRESH,
         };
     }
@@ -302,12 +306,27 @@ mod tests {
         let mut link = Link::new();
         for at in [0, 2_500, 5_000, 7_500] {
             link.failed(ms(at), NONE);
-            link.succeeded(ms(at + 1));
         }
         assert_eq!(link.state(), Circuit::Closed);
         link.failed(ms(10_000), NONE);
         assert_eq!(link.state(), Circuit::Open);
         assert_eq!(link.next_at(), Some(ms(11_000)));
+    }
+
+    #[test]
+    fn an_answer_makes_up_for_a_failure() {
+        let mut link = Link::new();
+        for at in 0..1_000 {
+            link.failed(ms(at), NONE);
+            link.succeeded(ms(at));
+        }
+        assert_eq!(link.state(), Circuit::Closed, "every other call fails");
+        for at in 0..5 {
+            link.succeeded(ms(1_000 + at));
+            link.failed(ms(1_000 + at), NONE);
+            link.failed(ms(1_000 + at), NONE);
+        }
+        assert_eq!(link.state(), Circuit::Open, "two of three fail");
     }
 
     #[test]
