@@ -107,6 +107,14 @@ impl Engine {
         }
     }
 
+    /// Where the bucket of a key ends; `None` if it is not held, or has no end because it is windowed.
+    pub(super) fn tat_of(&self, asked: &Asked<'_>) -> Option<Nanos> {
+        match asked.rule.spec.algorithm.is_windowed() {
+            true => None,
+            false => self.table.tat(&self.table_key(asked)),
+        }
+    }
+
     /// Ends a flight that brought nothing, and sets the trigger. `true` if the key wants a round already.
     pub(super) fn land(&self, asked: &Asked<'_>, trigger: Trigger) -> bool {
         if asked.rule.spec.algorithm.is_windowed() {

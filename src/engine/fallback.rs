@@ -1,8 +1,9 @@
 //! What this pod grants while a part of the store cannot be told.
 //!
-//! While a lane is cut off, its keys are decided as their rules' `on_store_error` says. A pod that grants its share of a
-//! limit asks a higher price for a cell: a bucket is as long in time as ever, and half full stays half full, so nothing
-//! has to be converted when a partition begins or ends.
+//! While a lane is cut off, its keys are decided as their rules' `on_store_error` says. While it is only late, a pod
+//! that would grant its share then does so already: it is blind, and all pods together would admit N times the limit
+//! until they are sure. A pod that grants its share of a limit asks a higher price for a cell: a bucket is as long in
+//! time as ever, and half full stays half full, so nothing has to be converted when a partition begins or ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,15 +33,18 @@ pub struct Shares {
 /// Which lanes are cut off, and what to grant then.
 #[derive(Debug)]
 pub struct Fallback {
+    /// One bit for each lane that is cut off or late.
+    blind: AtomicU64,
     /// One bit for each lane that is cut off.
-    lanes: AtomicU64,
+    cut_off: AtomicU64,
     shares: ArcSwap<Shares>,
 }
 
 impl Default for Fallback {
     fn default() -> Self {
         Self {
-            lanes: AtomicU64::new(0),
+            blind: AtomicU64::new(0),
+            cut_off: AtomicU64::new(0),
             shares: ArcSwap::from_pointee(Shares {
                 unlearned: Share::WHOLE,
                 learned: HashMap::new(),
@@ -50,12 +54,16 @@ impl Default for Fallback {
 }
 
 impl Fallback {
-    /// Whether the store cannot be told of the key `name`.
+    /// Whether the store cannot be told of the key `name`, or does not answer in time.
     #[inline]
     pub fn holds_for(&self, name: u128) -> bool {
-        // Ordering: Acquire, after which the shares that were put there before are seen.
-        let lanes = self.lanes.load(Ordering::Acquire);
-        lanes != 0 && lanes >> Lane::of(name).number() & 1 == 1
+        has(&self.blind, name)
+    }
+
+    /// Whether it cannot be told of it.
+    #[inline]
+    pub fn is_cut_off(&self, name: u128) -> bool {
+        has(&self.cut_off, name)
     }
 
     /// This pod's share of the key `name`.
@@ -68,9 +76,10 @@ impl Fallback {
             .unwrap_or(shares.unlearned)
     }
 
-    /// Says which lanes are cut off from now on, by a bit each.
-    pub fn set_lanes(&self, lanes: u64) {
-        self.lanes.store(lanes, Ordering::Release);
+    /// Says which lanes are cut off from now on, and which are late, by a bit each.
+    pub fn set_lanes(&self, cut_off: u64, late: u64) {
+        self.cut_off.store(cut_off, Ordering::Release);
+        self.blind.store(cut_off | late, Ordering::Release);
     }
 
     /// Says what to grant meanwhile.
@@ -79,7 +88,21 @@ impl Fallback {
     }
 }
 
+#[inline]
+fn has(lanes: &AtomicU64, name: u128) -> bool {
+    // Ordering: Acquire, after which the shares that were put there before are seen.
+    let lanes = lanes.load(Ordering::Acquire);
+    lanes != 0 && lanes >> Lane::of(name).number() & 1 == 1
+}
+
 impl Engine {
+    /// Whether a key of a lane that is late is decided as ever: only a share of a bucket is a matter of degree.
+    fn trusts(&self, asked: &Asked<'_>) -> bool {
+        let spec = &asked.rule.spec;
+        let by_share = spec.on_store_error == OnStoreError::LocalShare;
+        !(by_share && !spec.algorithm.is_windowed()) && !self.fallback.is_cut_off(asked.name)
+    }
+
     /// Takes `cost` cells while the store cannot be told, as the rule has it.
     #[cold]
     pub(super) fn admit_alone<'a>(
@@ -87,6 +110,9 @@ impl Engine {
         asked: &Asked<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
+        if self.trusts(asked) {
+            return self.admit_in_step(asked, cost);
+        }
         let mut admission = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));
@@ -111,6 +137,9 @@ impl Engine {
 
     /// How a check of `cost` would stand while the store cannot be told. Changes nothing.
     pub(super) fn look_alone(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
+        if self.trusts(asked) {
+            return self.look_in_step(asked, cost);
+        }
         let standing = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));

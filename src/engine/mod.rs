@@ -203,7 +203,7 @@ impl Engine {
     /// rounds say it of their own accord.
     pub fn set_partition(&self, lanes: u64, shares: Shares) {
         self.fallback.set_shares(shares);
-        self.fallback.set_lanes(lanes);
+        self.fallback.set_lanes(lanes, 0);
     }
 
     /// Running totals.

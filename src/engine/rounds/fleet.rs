@@ -153,6 +153,10 @@ pub(super) struct Fleet {
     left: bool,
     /// One bit for each lane that is cut off.
     pub(super) cut_off: u64,
+    /// One bit for each lane that is cut off or late.
+    pub(super) blind: u64,
+    /// What answers took lately.
+    pub(super) trip: Span,
     pub(super) silent: Cells,
     pub(super) lost: Loss,
     pub(super) found: Cells,
@@ -228,6 +232,12 @@ impl Fleet {
     /// Whether this pod is counted and the number of pods is to be believed.
     pub(super) const fn is_steady(&self) -> bool {
         self.steady_beats >= BEATS_STEADY && !self.leaving
+    }
+
+    /// An answer took so long: a quarter of what answers take from now on.
+    pub(super) const fn took(&mut self, trip: Span) {
+        let nanos = self.trip.get() - self.trip.get() / 4;
+        self.trip = Span::nanos(nanos.saturating_add(trip.get() / 4));
     }
 
     /// Counts the signs of life.

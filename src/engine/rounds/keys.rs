@@ -1,7 +1,7 @@
 //! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
 
 use super::fleet::Reason;
-use super::tracked::{Tracked, Use};
+use super::tracked::{Alone, Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
 use crate::pure::rule::{Consistency, Report};
@@ -270,10 +270,13 @@ impl Rounds {
     fn track(&mut self, asked: &Asked<'_>, now: Nanos) -> &mut Tracked {
         let key = asked.store_key();
         let weight = Share::even(self.terrain.pods);
-        let cut_off_since = (!self.is_reachable(key.lane())).then_some(now);
+        let alone = (!self.is_reachable(key.lane())).then_some(Alone {
+            told: now,
+            cut_off: true,
+        });
         let is_thin = self.terrain.is_thin(asked.limit);
         self.keys.entry(key).or_insert_with(|| Tracked {
-            cut_off_since,
+            alone,
             is_thin,
             ..Tracked::new(*asked.limit, asked.terms(), weight, now)
         })

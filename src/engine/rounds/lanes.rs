@@ -1,10 +1,8 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
-use std::collections::HashMap;
-
 use super::fleet::Reason;
-use super::tracked::{Carry, Flight, Tracked, Use};
-use super::{COALESCE, HOLD, Here, LaneState, Rounds, UnderWay};
+use super::tracked::{Alone, Carry, Flight, Tracked, Use};
+use super::{COALESCE, HOLD, Here, LATE_AFTER, LATE_TRIPS, LaneState, Rounds, UnderWay};
 use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::engine::{Engine, Shares};
@@ -57,7 +55,8 @@ impl Rounds {
     /// When a lane has something to send, if it has.
     pub(super) fn lane_opens(&self, index: usize, lane: &LaneState, now: Nanos) -> Option<Nanos> {
         if lane.under_way != UnderWay::Nothing {
-            return None;
+            let late_at = lane.unanswered_since?.after(self.late_after());
+            return Some(late_at).filter(|at| *at > now);
         }
         let link = &self.links[self.shard_of[index]];
         let link_opens = link.next_at().unwrap_or(now);
@@ -95,6 +94,7 @@ impl Rounds {
                 let state = self.lane_mut(lane);
                 state.under_way = under_way;
                 state.called = call.sequence;
+                state.unanswered_since.get_or_insert(now);
                 self.fleet.sent(&call);
                 calls.push(call);
             }
@@ -132,8 +132,8 @@ impl Rounds {
         tracked.sent = now;
         let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
         let cells = frozen.map_or(Cells::ZERO, |frozen| frozen.cells);
-        let level = frozen.map_or(Span::ZERO, |frozen| frozen.tat.since(now));
-        let price = tracked.price(cells, share, level, now);
+        let tat = frozen.map_or(now, |frozen| frozen.tat);
+        let price = tracked.price(cells, share, tat, now);
         let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
         let gross = cells.plus(carried);
         if gross == Cells::ZERO && price == Span::ZERO {
@@ -143,7 +143,7 @@ impl Rounds {
             self.look_again(key, now.after(self.pace.interval));
             return None;
         }
-        tracked.cut_off_since = None;
+        tracked.alone = None;
         tracked.demand.add(gross, now);
         // Said even by a pod that is not sure of its even share: others may be, and silent.
         match even_share.map(|share| tracked.used_and_told(&share, cells, now)) {
@@ -190,6 +190,8 @@ impl Rounds {
         sent: Nanos,
     ) {
         let now = here.now();
+        self.fleet.took(now.since(sent));
+        self.lane_mut(lane).unanswered_since = None;
         self.link_succeeded(here.engine, lane, now);
         self.fleet.repaired += reply.repaired;
         let state = self.lane_mut(lane);
@@ -322,52 +324,83 @@ impl Rounds {
             .fold(0_u64, |lanes, (lane, shard)| {
                 lanes | u64::from(self.links[*shard].is_partitioned()) << lane
             });
-        let newly = cut_off & !self.fleet.cut_off;
-        if newly != 0 {
-            let (pods, recently) = (self.terrain.pods, now.before(self.pace.interval));
-            let learned: HashMap<u128, Share> = self
-                .keys
-                .iter_mut()
-                .filter_map(|(key, tracked)| {
-                    if newly >> key.lane().number() & 1 == 1 {
-                        let since = tracked.sent.max(recently);
-                        tracked.cut_off_since.get_or_insert(since);
-                    }
-                    let share = Share::fallback(tracked.weight, pods);
-                    tracked.is_loud().then_some((key.name, share))
-                })
-                .collect();
-            engine.fallback.set_shares(Shares {
-                unlearned: Share::even(self.terrain.pods),
-                learned,
-            });
+        let late = self.late_lanes(now);
+        let blind = cut_off | late;
+        if (cut_off, blind) == (self.fleet.cut_off, self.fleet.blind) {
+            return;
         }
-        let healed = self.fleet.cut_off & !cut_off;
-        if healed != 0 {
-            self.forget_cut(engine, healed);
+        let newly = Newly {
+            cut_off: cut_off & !self.fleet.cut_off,
+            blind: blind & !self.fleet.blind,
+            sighted: self.fleet.blind & !blind,
+        };
+        self.fleet.cut_off = cut_off;
+        self.fleet.blind = blind;
+        self.note_blind(engine, &newly);
+        if newly.blind != 0 {
+            engine.fallback.set_shares(self.shares());
         }
-        if cut_off != self.fleet.cut_off {
-            engine.fallback.set_lanes(cut_off);
-            self.fleet.cut_off = cut_off;
+        engine.fallback.set_lanes(cut_off, late);
+    }
+
+    /// What this pod grants of each key without the store.
+    fn shares(&self) -> Shares {
+        let pods = self.terrain.pods;
+        let loud = self.keys.iter().filter(|(_, tracked)| tracked.is_loud());
+        Shares {
+            unlearned: Share::even(pods),
+            learned: loud
+                .map(|(key, tracked)| (key.name, Share::fallback(tracked.weight, pods)))
+                .collect(),
         }
     }
 
-    /// These lanes can be told again. What a key has pending was collected while they could not, and is billed by that; a
-    /// key that has nothing pending begins anew.
-    fn forget_cut(&mut self, engine: &Engine, lanes: u64) {
+    /// Notes how the keys of lanes stand that do not answer, which tells later what was admitted meanwhile. Once they
+    /// answer again, what a key has pending was collected while they did not, and is billed by that; a key that has
+    /// nothing pending begins anew.
+    fn note_blind(&mut self, engine: &Engine, newly: &Newly) {
         let snapshot = engine.snapshot();
         self.keys.iter_mut().for_each(|(key, tracked)| {
-            if lanes >> key.lane().number() & 1 == 0 || tracked.cut_off_since.is_none() {
+            let is_in = |lanes: u64| lanes >> key.lane().number() & 1 == 1;
+            if !is_in(newly.cut_off | newly.blind | newly.sighted) {
                 return;
             }
-            let pending = engine
-                .subject(&snapshot, *key, Moment::default())
-                .and_then(|asked| engine.pending_of(&asked));
+            let asked = engine.subject(&snapshot, *key, Moment::default());
+            let pending = asked.as_ref().and_then(|asked| engine.pending_of(asked));
             let to_tell = pending.unwrap_or(Cells::ZERO).plus(tracked.carry.gross);
-            if !tracked.is_loud() || to_tell == Cells::ZERO {
-                tracked.cut_off_since = None;
+            if is_in(newly.blind) && tracked.alone.is_none() {
+                let tat = asked.as_ref().and_then(|asked| engine.tat_of(asked));
+                let untold = tracked.limit.interval().times(to_tell);
+                tracked.alone = Some(Alone {
+                    told: tat.unwrap_or_default().before(untold),
+                    cut_off: false,
+                });
+            }
+            match &mut tracked.alone {
+                Some(alone) if is_in(newly.cut_off) => alone.cut_off = true,
+                Some(alone) if is_in(newly.sighted) => {
+                    if !(alone.cut_off && tracked.loud_until.is_some()) || to_tell == Cells::ZERO {
+                        tracked.alone = None;
+                    }
+                }
+                Some(_) | None => {}
             }
         });
+    }
+
+    /// The lanes that have been waiting for an answer for too long, by a bit each.
+    fn late_lanes(&self, now: Nanos) -> u64 {
+        let late_after = self.late_after();
+        let lanes = self.lanes.iter().enumerate();
+        lanes.fold(0, |late, (number, lane)| {
+            let waited = lane.unanswered_since.map(|since| now.since(since));
+            late | u64::from(waited >= Some(late_after)) << number
+        })
+    }
+
+    /// After how long an answer is late.
+    fn late_after(&self) -> Span {
+        LATE_AFTER.max(self.fleet.trip.times(LATE_TRIPS))
     }
 
     fn share_of(&self, key: StoreKey) -> Share {
@@ -377,6 +410,16 @@ impl Rounds {
             .map_or(Share::even(self.terrain.pods), |key| key.weight);
         Share::fallback(weight, self.terrain.pods)
     }
+}
+
+/// Lanes, by a bit each.
+struct Newly {
+    /// That cannot be told any more ...
+    cut_off: u64,
+    /// ... or do not answer in time any more.
+    blind: u64,
+    /// That do both again.
+    sighted: u64,
 }
 
 /// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.

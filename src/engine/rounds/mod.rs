@@ -31,6 +31,9 @@ const COALESCE: Span = Span::nanos(1_000_000);
 /// A key is told at most once in this time, and more rarely in a large fleet.
 const GAP: Span = Span::nanos(5_000_000);
 const GAP_PER_POD: u64 = 20_000;
+/// An answer that takes longer than this, and than so many times what answers take, is late.
+const LATE_AFTER: Span = Span::nanos(50_000_000);
+const LATE_TRIPS: Cells = Cells::new(4);
 /// How long a key stays loud after this pod or another used more than its even share.
 const HOLD: Span = Span::seconds(10);
 
@@ -92,6 +95,8 @@ struct LaneState {
     under_way: UnderWay,
     /// The number of the last call: its answer is of that call's keys.
     called: u64,
+    /// When the first call was made that was not answered yet.
+    unanswered_since: Option<Nanos>,
     /// Whether the store may have lost what it had: to be asked.
     unsure: bool,
 }
@@ -135,6 +140,7 @@ impl Rounds {
             opens: Nanos::default(),
             under_way: UnderWay::Nothing,
             called: 0,
+            unanswered_since: None,
             unsure: false,
         };
         Self {
@@ -179,6 +185,7 @@ impl Rounds {
             self.due.pop_first();
             self.came_due(here, key);
         }
+        self.links_changed(engine, moment.now);
         let beat = self.beat(moment.now);
         if beat.is_some() {
             self.doubt_next();

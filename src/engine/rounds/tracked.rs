@@ -35,8 +35,8 @@ pub(super) struct Tracked {
     pub(super) carry: Carry,
     pub(super) demand: Demand,
     pub(super) weight: Share,
-    /// Since when the store could not be told: what is pending since then is billed net of what has drained.
-    pub(super) cut_off_since: Option<Nanos>,
+    /// How it stood when its lane became blind.
+    pub(super) alone: Option<Alone>,
     /// Until when the store's level denies it.
     pub(super) full_until: Nanos,
 }
@@ -50,6 +50,15 @@ pub(super) struct Flight {
     pub(super) seat: Seat,
     /// Whether the key was reset meanwhile: the answer is not of what it is now.
     pub(super) stale: bool,
+}
+
+/// A key of a lane that does not answer, or did not when what is pending was admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Alone {
+    /// Where the bucket ended without what was pending: what the store knows of.
+    pub(super) told: Nanos,
+    /// Whether the lane was cut off: what was admitted meanwhile is billed net of what has drained.
+    pub(super) cut_off: bool,
 }
 
 /// Cells between a bucket and a batch.
@@ -84,7 +93,7 @@ impl Tracked {
             carry: Carry::default(),
             demand: Demand::default(),
             weight,
-            cut_off_since: None,
+            alone: None,
             full_until: Nanos::default(),
         }
     }
@@ -140,16 +149,20 @@ impl Tracked {
         self.flight.is_none() && !self.waiting && self.carry == Carry::default()
     }
 
-    /// What `gross` cells cost now, and what is carried with them: all of it, or what has not drained since the store was
-    /// cut off. What has drained is seen in two ways: by this pod's share of the time, and in the bucket's `level`, of
-    /// which a pod that granted its share owns that share.
-    pub(super) fn price(&self, gross: Cells, share: Share, level: Span, now: Nanos) -> Span {
+    /// What `gross` cells cost now, and what is carried with them: all of it, or, after the store was cut off, what of it
+    /// has not drained. A pod that grants its share owns that share of its bucket, whose `tat` has moved on from where
+    /// the store knew it to be, or from now on if that has drained too.
+    pub(super) fn price(&self, gross: Cells, share: Share, tat: Nanos, now: Nanos) -> Span {
         let whole = self.limit.interval().times(gross).plus(self.carry.price);
-        match self.cut_off_since {
-            Some(since) => whole
-                .less(share.of_span(now.since(since)))
-                .min(share.of_span(level.min(self.limit.capacity()))),
-            None => whole,
+        match self.alone {
+            Some(Alone {
+                told,
+                cut_off: true,
+            }) => {
+                let filled = tat.since(told.max(now)).min(self.limit.capacity());
+                whole.min(share.of_span(filled))
+            }
+            Some(Alone { cut_off: false, .. }) | None => whole,
         }
     }
 }
