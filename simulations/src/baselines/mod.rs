@@ -1,43 +1,66 @@
 //! What others do, from their documentation and source: to be run against the same checks.
+//!
+//! Each is modelled as far as its decisions and its traffic go. Where a model is simpler than the peer, that is meant
+//! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. The network takes half a
+//! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
 
-use tidegate::pure::Check;
+mod even_split;
+mod kept;
+mod per_pod;
+mod tokens;
+#[cfg(test)]
+mod trial;
+
+use tidegate::pure::{Check, Limit};
 
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;
 use crate::workload::Arrival;
 
+/// A key: the number of its load, and its own there.
+type Key = (usize, u32);
+
 /// Somebody else's way of limiting a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
+    EvenSplit,
     PerPod,
 }
 
 impl Baseline {
-    pub const ALL: [Self; 1] = [Self::PerPod];
+    pub const ALL: [Self; 2] = [Self::EvenSplit, Self::PerPod];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
+        }
+    }
+
+    /// Its name on the command line.
+    pub const fn short(self) -> &'static str {
+        match self {
+            Self::EvenSplit => "even-split",
+            Self::PerPod => "per-pod",
         }
     }
 }
 
-/// A fleet that is limited that way.
-pub fn fleet(baseline: Baseline, scenario: &Scenario, seed: u64) -> Box<dyn Policy> {
-    let _ = (baseline, scenario, seed);
-    Box::new(Nothing)
+/// A fleet whose every key has `limit`, limited that way.
+pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -> Box<dyn Policy> {
+    match baseline {
+        Baseline::EvenSplit => Box::new(even_split::fleet(scenario, limit, seed)),
+        Baseline::PerPod => Box::new(per_pod::fleet(scenario, limit, seed)),
+    }
 }
 
-struct Nothing;
+const fn key(arrival: &Arrival) -> Key {
+    (arrival.load, arrival.key)
+}
 
-impl Policy for Nothing {
-    fn run_until(&mut self, _at: u64) {}
-    fn check(&mut self, _arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {
-        Some(true)
-    }
-    fn cost(&self) -> Cost {
-        Cost::default()
-    }
+/// The pod that is asked, of so many.
+fn pod(arrival: &Arrival, pods: usize) -> usize {
+    usize::try_from(arrival.pod % (pods as u64).max(1)).unwrap_or(0)
 }
 
 impl Policy for Box<dyn Policy> {
@@ -51,5 +74,9 @@ impl Policy for Box<dyn Policy> {
 
     fn cost(&self) -> Cost {
         (**self).cost()
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        (**self).end()
     }
 }
