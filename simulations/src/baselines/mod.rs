@@ -4,8 +4,10 @@
 //! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. The network takes half a
 //! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
 
+mod central;
 mod even_split;
 mod kept;
+mod outages;
 mod per_pod;
 mod tokens;
 #[cfg(test)]
@@ -16,6 +18,8 @@ use tidegate::pure::{Check, Limit};
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;
 use crate::workload::Arrival;
+use crate::world::EPOCH;
+use central::Central;
 
 /// A key: the number of its load, and its own there.
 type Key = (usize, u32);
@@ -25,15 +29,17 @@ type Key = (usize, u32);
 pub enum Baseline {
     EvenSplit,
     PerPod,
+    Central,
 }
 
 impl Baseline {
-    pub const ALL: [Self; 2] = [Self::EvenSplit, Self::PerPod];
+    pub const ALL: [Self; 3] = [Self::EvenSplit, Self::PerPod, Self::Central];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
+            Self::Central => "central, a call per check (envoyproxy/ratelimit)",
         }
     }
 
@@ -42,6 +48,7 @@ impl Baseline {
         match self {
             Self::EvenSplit => "even-split",
             Self::PerPod => "per-pod",
+            Self::Central => "central",
         }
     }
 }
@@ -51,6 +58,7 @@ pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -
     match baseline {
         Baseline::EvenSplit => Box::new(even_split::fleet(scenario, limit, seed)),
         Baseline::PerPod => Box::new(per_pod::fleet(scenario, limit, seed)),
+        Baseline::Central => Box::new(Central::new(scenario, limit)),
     }
 }
 
@@ -61,6 +69,13 @@ const fn key(arrival: &Arrival) -> Key {
 /// The pod that is asked, of so many.
 fn pod(arrival: &Arrival, pods: usize) -> usize {
     usize::try_from(arrival.pod % (pods as u64).max(1)).unwrap_or(0)
+}
+
+/// The number of the window of `limit` that `at` is in, and when it ends. Windows are aligned to the Unix epoch.
+const fn window(limit: &Limit, at: u64) -> (u64, u64) {
+    let length = limit.window().get();
+    let number = (EPOCH + at) / length;
+    (number, (number + 1).saturating_mul(length) - EPOCH)
 }
 
 impl Policy for Box<dyn Policy> {
