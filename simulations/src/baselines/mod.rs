@@ -5,10 +5,13 @@
 //! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
 
 mod central;
+mod debt_only;
 mod even_split;
 mod kept;
+mod levels;
 mod outages;
 mod per_pod;
+mod post;
 mod tokens;
 #[cfg(test)]
 mod trial;
@@ -20,6 +23,8 @@ use crate::scenario::Scenario;
 use crate::workload::Arrival;
 use crate::world::EPOCH;
 use central::Central;
+use debt_only::DebtOnly;
+use post::Periodic;
 
 /// A key: the number of its load, and its own there.
 type Key = (usize, u32);
@@ -30,16 +35,18 @@ pub enum Baseline {
     EvenSplit,
     PerPod,
     Central,
+    DebtOnly,
 }
 
 impl Baseline {
-    pub const ALL: [Self; 3] = [Self::EvenSplit, Self::PerPod, Self::Central];
+    pub const ALL: [Self; 4] = [Self::EvenSplit, Self::PerPod, Self::Central, Self::DebtOnly];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
             Self::Central => "central, a call per check (envoyproxy/ratelimit)",
+            Self::DebtOnly => "debt only (Databricks, bucket4j)",
         }
     }
 
@@ -49,6 +56,7 @@ impl Baseline {
             Self::EvenSplit => "even-split",
             Self::PerPod => "per-pod",
             Self::Central => "central",
+            Self::DebtOnly => "debt-only",
         }
     }
 }
@@ -59,6 +67,11 @@ pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -
         Baseline::EvenSplit => Box::new(even_split::fleet(scenario, limit, seed)),
         Baseline::PerPod => Box::new(per_pod::fleet(scenario, limit, seed)),
         Baseline::Central => Box::new(Central::new(scenario, limit)),
+        Baseline::DebtOnly => Box::new(Periodic::new(
+            DebtOnly::new(scenario, limit),
+            scenario,
+            seed,
+        )),
     }
 }
 
