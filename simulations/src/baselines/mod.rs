@@ -7,6 +7,7 @@
 mod central;
 mod debt_only;
 mod even_split;
+mod gubernator;
 mod kept;
 mod levels;
 mod outages;
@@ -24,6 +25,7 @@ use crate::workload::Arrival;
 use crate::world::EPOCH;
 use central::Central;
 use debt_only::DebtOnly;
+use gubernator::Gubernator;
 use post::Periodic;
 
 /// A key: the number of its load, and its own there.
@@ -32,6 +34,7 @@ type Key = (usize, u32);
 /// Somebody else's way of limiting a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
+    Gubernator,
     EvenSplit,
     PerPod,
     Central,
@@ -39,10 +42,17 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    pub const ALL: [Self; 4] = [Self::EvenSplit, Self::PerPod, Self::Central, Self::DebtOnly];
+    pub const ALL: [Self; 5] = [
+        Self::Gubernator,
+        Self::EvenSplit,
+        Self::PerPod,
+        Self::Central,
+        Self::DebtOnly,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Gubernator => "mirror without debt (Gubernator GLOBAL)",
             Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
             Self::Central => "central, a call per check (envoyproxy/ratelimit)",
@@ -53,6 +63,7 @@ impl Baseline {
     /// Its name on the command line.
     pub const fn short(self) -> &'static str {
         match self {
+            Self::Gubernator => "gubernator",
             Self::EvenSplit => "even-split",
             Self::PerPod => "per-pod",
             Self::Central => "central",
@@ -64,6 +75,11 @@ impl Baseline {
 /// A fleet whose every key has `limit`, limited that way.
 pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -> Box<dyn Policy> {
     match baseline {
+        Baseline::Gubernator => Box::new(Periodic::new(
+            Gubernator::new(scenario, limit),
+            scenario,
+            seed,
+        )),
         Baseline::EvenSplit => Box::new(even_split::fleet(scenario, limit, seed)),
         Baseline::PerPod => Box::new(per_pod::fleet(scenario, limit, seed)),
         Baseline::Central => Box::new(Central::new(scenario, limit)),
