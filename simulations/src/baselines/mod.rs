@@ -10,6 +10,7 @@ mod even_split;
 mod gubernator;
 mod kept;
 mod levels;
+mod limitador;
 mod outages;
 mod per_pod;
 mod post;
@@ -26,6 +27,7 @@ use crate::world::EPOCH;
 use central::Central;
 use debt_only::DebtOnly;
 use gubernator::Gubernator;
+use limitador::Limitador;
 use post::Periodic;
 
 /// A key: the number of its load, and its own there.
@@ -34,6 +36,7 @@ type Key = (usize, u32);
 /// Somebody else's way of limiting a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
+    Limitador,
     Gubernator,
     EvenSplit,
     PerPod,
@@ -42,7 +45,8 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
+        Self::Limitador,
         Self::Gubernator,
         Self::EvenSplit,
         Self::PerPod,
@@ -52,6 +56,7 @@ impl Baseline {
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Limitador => "periodic sync, fixed windows (Limitador redis_cached)",
             Self::Gubernator => "mirror without debt (Gubernator GLOBAL)",
             Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
@@ -63,6 +68,7 @@ impl Baseline {
     /// Its name on the command line.
     pub const fn short(self) -> &'static str {
         match self {
+            Self::Limitador => "limitador",
             Self::Gubernator => "gubernator",
             Self::EvenSplit => "even-split",
             Self::PerPod => "per-pod",
@@ -75,6 +81,11 @@ impl Baseline {
 /// A fleet whose every key has `limit`, limited that way.
 pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -> Box<dyn Policy> {
     match baseline {
+        Baseline::Limitador => Box::new(Periodic::new(
+            Limitador::new(scenario, limit),
+            scenario,
+            seed,
+        )),
         Baseline::Gubernator => Box::new(Periodic::new(
             Gubernator::new(scenario, limit),
             scenario,
