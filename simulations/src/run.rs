@@ -55,7 +55,21 @@ pub struct Phase {
 pub fn run(scenario: &Scenario, who: Who, seed: u64) -> Outcome {
     match who {
         Who::Tidegate(without) => drive(scenario, World::new(scenario, seed, without), seed),
-        Who::Baseline(baseline) => drive(scenario, baselines::fleet(baseline, scenario, seed), seed),
+        Who::Baseline(baseline) => match scenario.only_limit() {
+            Some(limit) => drive(scenario, baselines::fleet(baseline, scenario, limit, seed), seed),
+            None => not_for_baselines(scenario, baseline, seed),
+        },
+    }
+}
+
+/// Baselines know one limit that is not windowed. Who asks for more is told so, and gets no figures.
+fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> Outcome {
+    let (name, scenario) = (baseline.name(), &scenario.name);
+    Outcome {
+        seed,
+        phases: Vec::new(),
+        bins: Vec::new(),
+        violations: vec![format!("{name}: {scenario} has not one limit that it knows")],
     }
 }
 

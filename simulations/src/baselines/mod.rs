@@ -1,43 +1,121 @@
 //! What others do, from their documentation and source: to be run against the same checks.
+//!
+//! Each is modelled as far as its decisions and its traffic go. Where a model is simpler than the peer, that is meant
+//! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. The network takes half a
+//! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
 
-use tidegate::pure::Check;
+mod central;
+mod debt_only;
+mod even_split;
+mod gubernator;
+mod kept;
+mod levels;
+mod limitador;
+mod outages;
+mod per_pod;
+mod post;
+mod tokens;
+#[cfg(test)]
+mod trial;
+
+use tidegate::pure::{Check, Limit};
 
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;
 use crate::workload::Arrival;
+use crate::world::EPOCH;
+use central::Central;
+use debt_only::DebtOnly;
+use gubernator::Gubernator;
+use limitador::Limitador;
+use post::Periodic;
+
+/// A key: the number of its load, and its own there.
+type Key = (usize, u32);
 
 /// Somebody else's way of limiting a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
+    Limitador,
+    Gubernator,
+    EvenSplit,
     PerPod,
+    Central,
+    DebtOnly,
 }
 
 impl Baseline {
-    pub const ALL: [Self; 1] = [Self::PerPod];
+    pub const ALL: [Self; 6] = [
+        Self::Limitador,
+        Self::Gubernator,
+        Self::EvenSplit,
+        Self::PerPod,
+        Self::Central,
+        Self::DebtOnly,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Limitador => "periodic sync, fixed windows (Limitador redis_cached)",
+            Self::Gubernator => "mirror without debt (Gubernator GLOBAL)",
+            Self::EvenSplit => "even split 1/N (Envoy local cluster limit)",
             Self::PerPod => "per-pod limits (Envoy local)",
+            Self::Central => "central, a call per check (envoyproxy/ratelimit)",
+            Self::DebtOnly => "debt only (Databricks, bucket4j)",
+        }
+    }
+
+    /// Its name on the command line.
+    pub const fn short(self) -> &'static str {
+        match self {
+            Self::Limitador => "limitador",
+            Self::Gubernator => "gubernator",
+            Self::EvenSplit => "even-split",
+            Self::PerPod => "per-pod",
+            Self::Central => "central",
+            Self::DebtOnly => "debt-only",
         }
     }
 }
 
-/// A fleet that is limited that way.
-pub fn fleet(baseline: Baseline, scenario: &Scenario, seed: u64) -> Box<dyn Policy> {
-    let _ = (baseline, scenario, seed);
-    Box::new(Nothing)
+/// A fleet whose every key has `limit`, limited that way.
+pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -> Box<dyn Policy> {
+    match baseline {
+        Baseline::Limitador => Box::new(Periodic::new(
+            Limitador::new(scenario, limit),
+            scenario,
+            seed,
+        )),
+        Baseline::Gubernator => Box::new(Periodic::new(
+            Gubernator::new(scenario, limit),
+            scenario,
+            seed,
+        )),
+        Baseline::EvenSplit => Box::new(even_split::fleet(scenario, limit, seed)),
+        Baseline::PerPod => Box::new(per_pod::fleet(scenario, limit, seed)),
+        Baseline::Central => Box::new(Central::new(scenario, limit)),
+        Baseline::DebtOnly => Box::new(Periodic::new(
+            DebtOnly::new(scenario, limit),
+            scenario,
+            seed,
+        )),
+    }
 }
 
-struct Nothing;
+const fn key(arrival: &Arrival) -> Key {
+    (arrival.load, arrival.key)
+}
 
-impl Policy for Nothing {
-    fn run_until(&mut self, _at: u64) {}
-    fn check(&mut self, _arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {
-        Some(true)
-    }
-    fn cost(&self) -> Cost {
-        Cost::default()
-    }
+/// The pod that is asked, of so many.
+fn pod(arrival: &Arrival, pods: usize) -> usize {
+    usize::try_from(arrival.pod % (pods as u64).max(1)).unwrap_or(0)
+}
+
+/// The number of the window of `limit` that `at` is in, and when it ends. Windows are aligned to the Unix epoch.
+const fn window(limit: &Limit, at: u64) -> (u64, u64) {
+    let length = limit.window().get();
+    let number = (EPOCH + at) / length;
+    (number, (number + 1).saturating_mul(length) - EPOCH)
 }
 
 impl Policy for Box<dyn Policy> {
@@ -51,5 +129,9 @@ impl Policy for Box<dyn Policy> {
 
     fn cost(&self) -> Cost {
         (**self).cost()
+    }
+
+    fn end(&mut self) -> Vec<String> {
+        (**self).end()
     }
 }

@@ -1,0 +1,231 @@
+//! Gubernator's GLOBAL behaviour with leaky buckets: an owner for each key, and a copy on every other pod.
+//!
+//! Modelled: a pod that does not own the key decides by its own copy, which drains at the full rate, and queues the
+//! hits, denied ones as well; every 100 ms it sends them to the owners, one call each. The owner applies them with
+//! `DRAIN_OVER_LIMIT`: what does not fit is forgotten, so there is no debt. Every 100 ms the owner broadcasts the level
+//! of each key that was hit, in whole cells, to all others, which put it in place of their own and so forget what they
+//! have admitted since. Hits that cannot be sent are dropped. Left out: batches are not cut at 1000 keys, and an owner
+//! that is slow delays nobody.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate::pure::{Limit, Span};
+
+use super::Key;
+use super::levels::Levels;
+use super::post::{Design, Post};
+use crate::dice::mix;
+use crate::scenario::Scenario;
+
+const MS: u64 = 1_000_000;
+
+/// Cells that were asked for, and the part of them that was admitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hits {
+    asked: u64,
+    admitted: u64,
+}
+
+#[derive(Debug)]
+struct Pod {
+    levels: Levels,
+    /// For others' keys, by owner.
+    hits: BTreeMap<usize, BTreeMap<Key, Hits>>,
+    /// Own keys to broadcast.
+    hit: BTreeSet<Key>,
+}
+
+/// From pod to pod.
+#[derive(Debug)]
+pub enum Message {
+    Hits {
+        owner: usize,
+        of: BTreeMap<Key, Hits>,
+    },
+    /// The level of each key, for all but their owner.
+    Levels { owner: usize, of: Vec<(Key, u64)> },
+}
+
+/// The fleet. It has no store.
+#[derive(Debug)]
+pub struct Gubernator {
+    limit: Limit,
+    pods: Vec<Pod>,
+}
+
+impl Gubernator {
+    pub fn new(scenario: &Scenario, limit: Limit) -> Self {
+        let pod = |_| Pod {
+            levels: Levels::new(limit),
+            hits: BTreeMap::new(),
+            hit: BTreeSet::new(),
+        };
+        Self {
+            limit,
+            pods: (0..scenario.pods).map(pod).collect(),
+        }
+    }
+
+    fn owner(&self, (load, key): Key) -> usize {
+        let hash = mix((load as u64) << 32 ^ u64::from(key));
+        usize::try_from(hash % (self.pods.len() as u64).max(1)).unwrap_or(0)
+    }
+
+    /// Sends the queued hits, one call to each owner.
+    fn send_hits(&mut self, number: usize, post: &mut Post<Message>) {
+        for (owner, of) in std::mem::take(&mut self.pods[number].hits) {
+            if post.calls(number, of.len()) && post.passes(owner) {
+                post.send(Message::Hits { owner, of });
+            } else {
+                post.cost.lost += of.values().map(|hits| hits.admitted).sum::<u64>();
+            }
+        }
+    }
+
+    /// Broadcasts what was hit.
+    fn broadcast(&mut self, owner: usize, post: &mut Post<Message>) {
+        let keys = std::mem::take(&mut self.pods[owner].hit);
+        if keys.is_empty() || !post.passes(owner) {
+            return;
+        }
+        post.cost.news += 1;
+        post.cost.messages += self.pods.len() as u64 - 1;
+        let level = |key: Key| self.whole_cells(self.pods[owner].levels.level(key, post.now));
+        let of = keys.into_iter().map(|key| (key, level(key))).collect();
+        post.send(Message::Levels { owner, of });
+    }
+
+    /// The level that leaves only whole cells of what is left.
+    fn whole_cells(&self, level: u64) -> u64 {
+        let left = self.limit.room(Span::nanos(level));
+        self.limit
+            .capacity()
+            .less(self.limit.interval().times(left))
+            .get()
+    }
+}
+
+impl Design for Gubernator {
+    type Message = Message;
+    const EVERY: u64 = 100 * MS;
+
+    fn check(&mut self, number: usize, (key, cells): (Key, u64), post: &mut Post<Message>) -> bool {
+        let owner = self.owner(key);
+        let pod = &mut self.pods[number];
+        let admitted = pod.levels.admit(key, cells, post.now);
+        if owner == number {
+            pod.hit.insert(key);
+        } else {
+            let hits = pod.hits.entry(owner).or_default().entry(key).or_default();
+            hits.asked += cells;
+            hits.admitted += if admitted { cells } else { 0 };
+        }
+        admitted
+    }
+
+    fn turn(&mut self, pod: usize, post: &mut Post<Message>) {
+        self.send_hits(pod, post);
+        self.broadcast(pod, post);
+    }
+
+    fn arrived(&mut self, message: Message, post: &mut Post<Message>) {
+        let now = post.now;
+        match message {
+            Message::Hits { owner, of } => {
+                let owner = &mut self.pods[owner];
+                for (key, hits) in of {
+                    owner.levels.fill(key, hits.asked, now);
+                    owner.hit.insert(key);
+                }
+            }
+            Message::Levels { owner, of } => {
+                let others = self
+                    .pods
+                    .iter_mut()
+                    .enumerate()
+                    .filter(|(number, _)| *number != owner);
+                for (_, pod) in others.filter(|(number, _)| post.passes(*number)) {
+                    for (key, level) in &of {
+                        pod.levels.set(*key, *level, now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::baselines::Baseline::Gubernator;
+    use crate::baselines::trial::{Trial, at};
+    use crate::dice::mix;
+
+    /// What so many pods admit of a key in ten seconds, each of them asked every millisecond.
+    fn admitted(trial: &mut Trial, pods: u64) -> u64 {
+        let asked = (0..10_000).flat_map(|ms| (0..pods).map(move |pod| at(ms).pod(pod)));
+        asked.map(|asked| trial.ask(asked)).sum()
+    }
+
+    #[test]
+    fn one_pod_alone_is_exact() {
+        let mut trial = Trial::new(Gubernator, 1, "100/second", "");
+        assert_eq!(admitted(&mut trial, 1), 100 + 999);
+        assert_eq!(trial.cost().calls, 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_forgotten_for_ever() {
+        let mut trial = Trial::new(Gubernator, 5, "100/second", "");
+        let admitted = admitted(&mut trial, 5);
+        // Every copy drains at the full rate between two broadcasts.
+        assert!(admitted > 4 * 1_000, "{admitted} of 1100");
+    }
+
+    #[test]
+    fn who_is_told_forgets_its_own() {
+        let mut trial = Trial::new(Gubernator, 2, "100/minute", "network: { rtt: 2s }");
+        let key = (0..100)
+            .find(|key| mix(u64::from(*key)).is_multiple_of(2))
+            .unwrap();
+        trial.ask(at(0).key(key).pod(0));
+        assert_eq!(trial.ask(at(0).key(key).pod(1).times(200)), 100);
+        // The owner's one cell arrives while the hundred are still on their way to it.
+        assert_eq!(trial.ask(at(1_150).key(key).pod(1).times(200)), 99);
+        // What the owner says next has them.
+        assert_eq!(trial.ask(at(3_200).key(key).pod(1).times(200)), 1);
+    }
+
+    #[test]
+    fn a_cut_drops_hits_and_news() {
+        let fault = "faults: [{ at: 0s, for: 10s, cut: all }]";
+        let mut trial = Trial::new(Gubernator, 3, "100/second", fault);
+        assert_eq!(admitted(&mut trial, 3), 3 * 1_099, "each pod for itself");
+        assert!(
+            trial.cost().lost > 2_000 && trial.cost().news == 0,
+            "{:?}",
+            trial.cost()
+        );
+    }
+
+    #[test]
+    fn a_broadcast_goes_to_all_others_and_hits_of_a_turn_share_a_call() {
+        let mut trial = Trial::new(Gubernator, 4, "100/second", "");
+        (0..4).for_each(|pod| {
+            trial.ask(at(0).pod(pod).times(3));
+        });
+        trial.run_until(99);
+        trial.run_until(150);
+        let cost = trial.cost();
+        assert_eq!(
+            (cost.calls, cost.updates, cost.waits),
+            (3, 3, 0),
+            "all but the owner"
+        );
+        assert_eq!(cost.messages, 3 * cost.news);
+        assert!(
+            (1..=2).contains(&cost.news),
+            "{} of an owner in two turns at most",
+            cost.news
+        );
+    }
+}
