@@ -30,10 +30,9 @@ const FAILURES_MAX: usize = 5;
 const FAILURES_WITHIN: Span = Span::seconds(10);
 /// So many in a row are a partition.
 const PARTITIONED_AFTER: u32 = 3;
-/// The first cool-down; each failed probe doubles it ...
+/// How long an open circuit cools down before a probe: not longer after the tenth than after the first, so that pods
+/// come back together.
 const COOL_DOWN: Span = Span::seconds(1);
-/// ... up to this.
-const COOL_DOWN_MAX: Span = Span::seconds(4);
 /// The wait after the first failure in a row; each further one doubles it ...
 const PACE: Span = Span::nanos(20_000_000);
 /// ... up to this.
@@ -80,14 +79,10 @@ enum State {
     HalfOpen {
         /// When the probe is given up.
         until: Nanos,
-        /// The cool-down before it, without jitter.
-        cool_down: Span,
     },
     Open {
         /// The end of the cool-down.
         until: Nanos,
-        /// How long that is without jitter.
-        cool_down: Span,
     },
 }
 
@@ -97,10 +92,9 @@ impl State {
         paced_until: None,
     };
 
-    fn open(cool_down: Span, now: Nanos, jitter: u64) -> Self {
+    fn open(now: Nanos, jitter: u64) -> Self {
         Self::Open {
-            until: now.after(jittered(cool_down, jitter)),
-            cool_down,
+            until: now.after(jittered(COOL_DOWN, jitter)),
         }
     }
 }
@@ -133,12 +127,11 @@ impl Link {
     pub fn may_call(&mut self, now: Nanos) -> bool {
         match self.state {
             State::Closed { paced_until, .. } => paced_until.is_none_or(|until| now >= until),
-            State::Open { until, cool_down } | State::HalfOpen { until, cool_down } => {
+            State::Open { until } | State::HalfOpen { until } => {
                 let probe = now >= until;
                 if probe {
                     self.state = State::HalfOpen {
                         until: now.after(PROBE_MAX),
-                        cool_down,
                     };
                 }
                 probe
@@ -159,7 +152,7 @@ impl Link {
     pub const fn next_at(&self) -> Option<Nanos> {
         match self.state {
             State::Closed { paced_until, .. } => paced_until,
-            State::Open { until, .. } | State::HalfOpen { until, .. } => Some(until),
+            State::Open { until } | State::HalfOpen { until } => Some(until),
         }
     }
 
@@ -189,7 +182,7 @@ impl Link {
             State::Closed { failures, .. } => {
                 let [_, first, second, third, fourth] = failures;
                 if first.is_some_and(|first| now.since(first) <= FAILURES_WITHIN) {
-                    State::open(COOL_DOWN, now, jitter)
+                    State::open(now, jitter)
                 } else {
                     State::Closed {
                         failures: [first, second, third, fourth, Some(now)],
@@ -198,11 +191,9 @@ impl Link {
                 }
             }
             // Taken for the probe's, which it may not be: then the probe's success still closes.
-            State::HalfOpen { cool_down, .. } => {
-                State::open(cool_down.plus(cool_down).min(COOL_DOWN_MAX), now, jitter)
-            }
-            // Sent before it opened. Sixty-four calls that time out together are one outage, not six doublings.
-            State::Open { until, cool_down } => State::Open { until, cool_down },
+            State::HalfOpen { .. } => State::open(now, jitter),
+            // Sent before it opened. Sixty-four calls that time out together are one outage.
+            State::Open { until } => State::Open { until },
         };
     }
 
@@ -354,21 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_doubles_the_cool_down_up_to_four_seconds() {
+    fn a_failed_probe_is_followed_by_another_a_second_later() {
         let mut link = opened();
-        let mut waits = Vec::new();
         for _ in 0..6 {
             let at = link.next_at().expect("open");
             assert!(link.may_call(at));
             link.failed(at, NONE);
-            waits.push(link.next_at().expect("open").since(at).seconds_up());
+            assert_eq!(link.next_at(), Some(at.after(COOL_DOWN)));
         }
-        assert_eq!(waits, [2, 4, 4, 4, 4, 4]);
-        let at = link.next_at().expect("open");
-        assert!(link.may_call(at));
-        link.succeeded(at);
-        (0..5).for_each(|_| link.failed(at, NONE));
-        assert_eq!(link.next_at(), Some(at.after(COOL_DOWN)), "starts over");
     }
 
     #[test]
