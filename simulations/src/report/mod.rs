@@ -6,6 +6,8 @@
 mod markdown;
 #[cfg(test)]
 mod samples;
+mod svg;
 mod table;
 
+pub use svg::{Point, admitted_over_time, overshoot_against_cost};
 pub use table::{Row, comparison, failures, sweep, verdicts};
