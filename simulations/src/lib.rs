@@ -8,6 +8,7 @@ mod baselines;
 mod dice;
 mod judge;
 mod policy;
+mod report;
 mod run;
 mod scenario;
 mod store;
