@@ -96,7 +96,8 @@ impl Names {
             let flags = if delta.live { FLAG_LIVE } else { 0 };
             pack_delta(&mut deltas, delta, flags);
         }
-        let numbers = [call.previous, call.sequence].map(|number| number.min(SEQUENCE_MAX));
+        let step = micros(call.news_step);
+        let numbers = [call.previous, call.sequence, step].map(|number| number.min(SEQUENCE_MAX));
         let header = numbers.map(u64::to_le_bytes).concat();
         let [command, channel] = self.publish(call.lane);
         Request {

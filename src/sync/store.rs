@@ -18,7 +18,7 @@ use super::listen;
 use super::script::{self, Script};
 use crate::config::{self, Topology};
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Lane, News, Reply, Share, StoreKey, Take, Taken, Terms, Told,
+    Beat, Beaten, Call, Delta, Lane, NEWS_STEP, News, Reply, Share, StoreKey, Take, Taken, Terms, Told,
 };
 use crate::pure::{Cells, Span};
 
@@ -129,6 +129,7 @@ impl Store {
             previous: 0,
             sequence: 0,
             deltas: vec![nothing],
+            news_step: NEWS_STEP,
         };
         let reply = self.apply(&call).await?;
         let told = reply.told.first().copied();

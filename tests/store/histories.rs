@@ -170,6 +170,7 @@ impl History {
                 previous,
                 sequence,
                 deltas,
+                news_step: Span::nanos(1_000 * self.random.below(5_000_000)),
             },
         )
     }

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use tidegate::config::check_text;
-use tidegate::pure::sync::{Call, Delta, Family, Lane, Share, StoreKey, Terms, Told};
+use tidegate::pure::sync::{Call, Delta, Family, Lane, NEWS_STEP, Share, StoreKey, Terms, Told};
 use tidegate::pure::{Cells, Span};
 use tidegate::sync::Store;
 
@@ -89,6 +89,7 @@ pub fn call(lane: Lane, previous: u64, deltas: Vec<Delta>) -> Call {
         previous,
         sequence: previous + 1,
         deltas,
+        news_step: NEWS_STEP,
     }
 }
 

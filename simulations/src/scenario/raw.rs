@@ -134,7 +134,7 @@ impl Default for RawRedis {
         Self {
             call: Length(10_000),
             key: Length(8_000),
-            message: Length(1_000),
+            message: Length(5_000),
         }
     }
 }

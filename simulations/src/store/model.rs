@@ -16,7 +16,6 @@ const SENT_MAX: u64 = (1 << 49) - 1;
 const DEMAND_MAX: u64 = 1 << 39;
 const DEMAND_HALVES_MS: u64 = 10_000;
 const LIVE_HOLD_US: u64 = 10_000_000;
-const NEWS_STEP_US: u64 = 20_000;
 
 /// A bucket as it is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,6 +74,7 @@ pub struct Model {
 /// One call under way.
 struct Round {
     now: u64,
+    news_step: u64,
     applied: bool,
     repaired: u64,
     news: Vec<News>,
@@ -91,6 +91,7 @@ impl Model {
         };
         let mut round = Round {
             now: now_us,
+            news_step: micros(call.news_step),
             applied: call.sequence > 0 && record.sequence == call.previous,
             repaired: poisoned,
             news: Vec::new(),
@@ -183,7 +184,7 @@ impl Round {
             }
             let grown = (self.now + level).saturating_sub(published);
             let full_for = (level + interval).saturating_sub(capacity);
-            if full_for > 0 && grown * 4 > full_for.max(NEWS_STEP_US * 4) {
+            if full_for > 0 && grown * 4 > full_for.max(self.news_step * 4) {
                 self.tell(delta.key, NewsKind::Full(span(level)));
                 published = self.now + level;
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::Rounds;
 use crate::engine::Engine;
-use crate::pure::sync::{Beat, Beaten, Call, Circuit, Delta, Lane, Terms, Told};
+use crate::pure::sync::{Beat, Beaten, Call, Circuit, Delta, Lane, NEWS_STEP, Terms, Told};
+use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
 
 /// How often a pod gives a sign of life, in a fleet of up to [`PODS_PER_SECOND`]; in a larger one more rarely.
@@ -18,6 +19,15 @@ const BEATS_STEADY: u32 = 2;
 /// How often the figures are shown, and how often all buckets are looked through for them.
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
 const PENDING_EVERY: Span = Span::seconds(1);
+
+/// Messages that the store delivers per second, to all pods together: each costs it several microseconds.
+const MESSAGES_PER_SECOND: u64 = 50_000;
+/// How often the step of news is set.
+const NEWS_EVERY: Span = Span::seconds(1);
+/// The shortest step, beside [`NEWS_STEP`]: a key at its limit is told to a thousand pods ten times a second.
+const NEWS_STEP_PER_POD: Span = Span::nanos(100_000);
+/// The longest step.
+const NEWS_STEP_MAX: Span = Span::seconds(10);
 
 /// Why a key was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,9 +181,33 @@ pub(super) struct Fleet {
     mitigations: u64,
     pending_at: Nanos,
     turn: usize,
+    /// Pieces of news heard since the step was last set, and when that was.
+    pub(super) heard: u64,
+    news_set: Nanos,
+    /// By how much a level must have grown to be news.
+    pub(super) news_step: Span,
 }
 
 impl Fleet {
+    /// By how much a level must have grown to be told to other pods: so much that the store, which delivers each piece
+    /// to every pod, is not drowned in it. Every pod hears all of it, and so comes to the same.
+    pub(super) fn news_step(&mut self, now: Nanos) -> Span {
+        let elapsed = now.since(self.news_set);
+        let deliveries = self.heard.saturating_mul(self.pods.max(1));
+        if elapsed >= NEWS_EVERY || deliveries > MESSAGES_PER_SECOND {
+            let span = elapsed.get().max(SECOND / 8);
+            let a_second = u128::from(deliveries) * u128::from(SECOND) / u128::from(span);
+            let fitting = u128::from(self.news_step.get()) * a_second / u128::from(MESSAGES_PER_SECOND);
+            // It is shortened slowly: what there is too much of is not seen while it is held back.
+            let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).max(self.news_step.get() / 2);
+            let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(self.pods)));
+            self.news_step = Span::nanos(fitting).min(NEWS_STEP_MAX).max(least);
+            self.news_set = now;
+            self.heard = 0;
+        }
+        self.news_step
+    }
+
     fn beat_every(&self) -> Span {
         BEAT.times(Cells::new(self.pods.div_ceil(PODS_PER_SECOND).max(1)))
     }

@@ -130,6 +130,7 @@ impl Rounds {
             return;
         };
         let now = here.now();
+        self.fleet.heard += 1;
         match kind {
             NewsKind::Full(level) => {
                 here.engine.raise(&asked, level);

@@ -7,7 +7,7 @@ use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 
@@ -64,7 +64,7 @@ impl Rounds {
         if link.is_partitioned() || !lane.book.is_idle() || lane.unsure {
             return Some(link_opens);
         }
-        let affordable = || self.budget.next_at(1, now);
+        let affordable = || self.budget.next_at(CALL_COST + 1, now);
         waits.then(|| lane.opens.max(link_opens).max(affordable()))
     }
 
@@ -72,6 +72,7 @@ impl Rounds {
     pub(super) fn calls(&mut self, here: &Here<'_>) -> Vec<Call> {
         let now = here.now();
         let mut calls = Vec::new();
+        let news_step = self.fleet.news_step(now);
         for lane in Lane::all() {
             let shard = self.shard(lane);
             let ready = self.links[shard].next_at().is_none_or(|at| at <= now);
@@ -86,7 +87,7 @@ impl Rounds {
             let state = self.lane_mut(lane);
             state.book.forget_old(now);
             let (call, under_way) = match state.book.call(now) {
-                Some(call) => (call, UnderWay::Batch),
+                Some(call) => (Call { news_step, ..call }, UnderWay::Batch),
                 None if state.unsure || partitioned => (state.book.probe(), UnderWay::Probe),
                 None => continue,
             };
@@ -105,7 +106,7 @@ impl Rounds {
     /// Makes a batch of the keys that wait for a lane, if it is their time.
     fn fill(&mut self, here: &Here<'_>, lane: Lane) {
         let now = here.now();
-        let affordable = self.budget.available(now);
+        let affordable = self.budget.available(now).saturating_sub(CALL_COST);
         let state = self.lane_mut(lane);
         if !state.book.is_idle() || state.waiting.is_empty() || state.opens > now {
             return;
@@ -116,7 +117,9 @@ impl Rounds {
             .into_iter()
             .filter_map(|key| self.freeze(here, key))
             .collect();
-        let _ = self.budget.take(deltas.len(), now);
+        if !deltas.is_empty() {
+            let _ = self.budget.take(deltas.len() + CALL_COST, now);
+        }
         // An idle lane takes them.
         let _ = self.lane_mut(lane).book.freeze(deltas, now);
     }
@@ -169,9 +172,10 @@ impl Rounds {
                 .map_or(Seat::None, |asked| here.engine.seat(asked)),
             stale: false,
         });
+        let news_step = self.fleet.news_step;
         Some(Delta {
             key,
-            terms: tracked.terms,
+            terms: tracked.terms.heard_every(news_step),
             gross,
             price,
             billed: gross,

@@ -18,6 +18,8 @@ use super::BATCH_MAX;
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
 
+/// What a call costs the store besides its keys, in key updates.
+pub const CALL_COST: usize = 1;
 /// Key updates the store takes per second, from all pods together.
 pub const STORE_UPDATES_PER_SECOND: u64 = 50_000;
 /// What a pod takes at least, however many there are.

@@ -11,6 +11,8 @@ pub const LANES: u8 = 64;
 pub const BATCH_MAX: usize = 100;
 /// The longest debt, whatever the limit.
 const DEBT_MAX: Span = Span::seconds(60);
+/// What a level must have grown by to be news, as long as there is not too much of it.
+pub const NEWS_STEP: Span = Span::nanos(20_000_000);
 
 /// One part of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +100,32 @@ impl Terms {
             interval: limit.interval(),
             capacity: limit.capacity(),
             debt_max: limit.capacity().min(DEBT_MAX).max(limit.interval()),
+        }
+    }
+
+    /// The same, where pods hear of a level only every `news_step`: what they admit meanwhile is booked too.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Terms;
+    /// use tidegate::pure::{Limit, Span, Unit};
+    /// let terms = Terms::level(&Limit::new(30, Unit::Second, 1, None).expect("sound"));
+    /// assert_eq!(terms.heard_every(Span::nanos(20_000_000)), terms);
+    /// let debt_max = |terms| match terms { Terms::Level { debt_max, .. } => debt_max, Terms::Window { .. } => Span::ZERO };
+    /// assert_eq!(debt_max(terms.heard_every(Span::seconds(5))), Span::seconds(10));
+    /// ```
+    #[must_use]
+    pub fn heard_every(self, news_step: Span) -> Self {
+        match self {
+            Self::Level {
+                interval,
+                capacity,
+                debt_max,
+            } => Self::Level {
+                interval,
+                capacity,
+                debt_max: debt_max.max(news_step.plus(news_step).min(DEBT_MAX)),
+            },
+            Self::Window { .. } => self,
         }
     }
 
@@ -198,6 +226,8 @@ pub struct Call {
     pub sequence: u64,
     /// At most [`BATCH_MAX`], each key once.
     pub deltas: Vec<Delta>,
+    /// By how much a level must have grown to be told to the other pods once more.
+    pub news_step: Span,
 }
 
 /// What the store answers to a [`Call`].

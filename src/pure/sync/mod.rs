@@ -13,9 +13,9 @@ pub mod link;
 pub mod share;
 pub mod trigger;
 
-pub use budget::{Budget, STORE_UPDATES_PER_SECOND};
+pub use budget::{Budget, CALL_COST, STORE_UPDATES_PER_SECOND};
 pub use call::{
-    BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, News, NewsKind, Reply, StoreKey,
+    BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, NEWS_STEP, News, NewsKind, Reply, StoreKey,
     Take, Taken, Terms, Told,
 };
 pub use lane::{Batch, KEPT_FOR, KEPT_MAX, LaneBook, Outcome, Step};

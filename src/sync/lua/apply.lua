@@ -1,11 +1,12 @@
 -- Books what a pod admitted, once, and answers how each of its keys stands.
 --
 -- KEYS: the pod's record in this lane, then the keys.
--- ARGV: previous and sequence, packed; the command to publish with; its channel; the deltas, packed, in the order of
+-- ARGV: previous, sequence and the step of news, packed; the command to publish with; its channel; the deltas, packed, in the order of
 -- the keys.
 -- Answers: applied, sequence, gross, repaired, and per key three numbers and flags, packed.
 
-local previous_sequence, next_sequence = unpack_from(RECORD, ARGV[1])
+local previous_sequence, next_sequence
+previous_sequence, next_sequence, news_step = unpack_from('<I8I8I8', ARGV[1])
 local deltas = ARGV[4]
 local values = call('MGET', unpack(KEYS))
 

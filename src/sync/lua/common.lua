@@ -17,8 +17,6 @@ local DEMAND_MAX = 549755813888
 local DEMAND_HALVES = 10000
 -- How long a key stays live.
 local LIVE_HOLD = 10000000
--- News of a level that grew by less than this is no news.
-local NEWS_STEP = 20000
 -- Seconds that a value outlives its use.
 local SPARE = 20
 -- Milliseconds that a pod's books are kept.
@@ -42,6 +40,8 @@ local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK = 1, 2, 4
 local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
 
 local news = {}
+-- News of a level that grew by less than this is no news.
+local news_step = 20000
 
 local function tell(kind, key, span)
   news[#news + 1] = pack('<c1c51I8', kind, key:sub(TAIL), span)
@@ -116,7 +116,7 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   local tat = now + level
   -- For how long there is no room for a cell.
   local full_for = level + interval - capacity
-  if full_for > 0 and tat - published > NEWS_STEP and tat - published > full_for / 4 then
+  if full_for > 0 and tat - published > news_step and tat - published > full_for / 4 then
     tell('f', key, level)
     published = tat
   end

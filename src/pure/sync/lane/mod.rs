@@ -44,7 +44,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Call, Delta, Lane, Reply};
+use super::{Call, Delta, Lane, NEWS_STEP, Reply};
 use crate::pure::{Cells, Nanos, Span};
 
 /// How long an acknowledged batch is kept: a failover that loses more than this loses cells.
@@ -187,6 +187,7 @@ impl LaneBook {
             previous: self.stored,
             sequence,
             deltas,
+            news_step: NEWS_STEP,
         })
     }
 
@@ -197,6 +198,7 @@ impl LaneBook {
             previous: self.stored,
             sequence: self.stored,
             deltas: Vec::new(),
+            news_step: NEWS_STEP,
         }
     }
 
