@@ -1,16 +1,37 @@
-//! The command line.
+//! The command line: `tidegate-sim run`, `compare`, `sweep`, `all`, `list`.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::run::{Job, Who, run_all};
-use crate::scenario::{Figure, Scenario};
+use crate::baselines::Baseline;
+use crate::regressions;
+use crate::report::{self, Point, Row, Section};
+use crate::run::{Job, Outcome, Who, run_all};
+use crate::scenario::{Figure, Scenario, ScenarioError};
 use crate::store::Without;
-use crate::verdict::Verdict;
+use crate::sweep::Parameter;
+use crate::verdict::{Verdict, summary};
 
+/// What came of the command, as its exit status.
+const FAILED: u8 = 1;
+const UNUSABLE: u8 = 2;
+
+/// Seeds of a comparison or a sweep, unless it is told otherwise.
+const SEEDS: u64 = 20;
+
+/// A fleet of tidegate pods in one thread: how far off is it, and what does it cost?
 #[derive(Debug, Parser)]
+#[command(
+    name = "tidegate-sim",
+    after_help = "A SCENARIO is a file, or the name of one in simulations/scenarios.\n\
+                  Exit status: 0 all expectations hold, 1 some do not, 2 it could not be run.\n\n\
+                  Example: tidegate-sim compare flash_crowd --html report.html"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -18,57 +39,359 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run scenarios and hold them against their expectations
+    #[command(after_help = "Example: tidegate-sim run flash_crowd --seed 7")]
     Run {
-        scenario: Vec<String>,
+        #[arg(value_name = "SCENARIO", required = true)]
+        scenarios: Vec<String>,
+        /// Only this seed
         #[arg(long)]
         seed: Option<u64>,
-        #[arg(long)]
-        seeds: Option<u64>,
-        #[arg(long)]
+        #[command(flatten)]
+        options: Options,
+        /// Leave a part of the algorithm out, to see what it is for
+        #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Without::ALL.map(Without::name)))]
         without: Option<String>,
     },
+    /// Run a scenario with tidegate and with what others do, on the same checks
+    #[command(
+        after_help = "Example: tidegate-sim compare overload_20_pods --seeds 100 --html report.html"
+    )]
+    Compare {
+        #[arg(value_name = "SCENARIO", required = true)]
+        scenarios: Vec<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Run a scenario with several values of one parameter
+    #[command(
+        after_help = "Example: tidegate-sim sweep overload_20_pods --param accuracy=0.02..0.5"
+    )]
+    Sweep {
+        scenario: String,
+        /// accuracy, interval (seconds), rtt (milliseconds), pods or load (times as much): FROM..TO or a,b,c
+        #[arg(long, value_name = "NAME=VALUES")]
+        param: Parameter,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Run every scenario that comes with the project
+    #[command(after_help = "Example: tidegate-sim all --html report.html")]
+    All {
+        #[command(flatten)]
+        options: Options,
+        /// Also those that take minutes
+        #[arg(long)]
+        long: bool,
+    },
+    /// Name every scenario that comes with the project, and say why it is run
+    List,
 }
 
-/// Runs the command.
+#[derive(Args, Debug)]
+struct Options {
+    /// How many seeds, from 1 on [default: what the scenario says; 20 for compare and sweep]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// Write a page with tables and plots to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write each plot as an SVG into this folder
+    #[arg(long, value_name = "FOLDER")]
+    plots: Option<PathBuf>,
+}
+
+/// Why a command could not be carried out.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("cannot write {path}: {source}")]
+    Write { path: String, source: io::Error },
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// Runs the command of this process.
 pub fn main() -> ExitCode {
-    let Command::Run { scenario, seed, seeds, without } = Cli::parse().command;
     let mut out = io::stdout().lock();
-    let without = without.and_then(|name| Without::ALL.into_iter().find(|one| one.name() == name));
-    for name in scenario {
-        let scenario = match Scenario::load(&name) {
-            Ok(scenario) => scenario,
-            Err(error) => {
-                let _ = writeln!(out, "{error}");
-                return ExitCode::FAILURE;
-            }
-        };
-        let seeds: Vec<u64> = match seed {
-            Some(seed) => vec![seed],
-            None => (1..=seeds.unwrap_or(scenario.seeds)).collect(),
-        };
-        let jobs: Vec<Job<'_>> = seeds
-            .iter()
-            .map(|seed| Job { scenario: &scenario, who: Who::Tidegate(without), seed: *seed })
-            .collect();
-        let verdict = Verdict::new(&scenario, run_all(&jobs, &|| {}));
-        let f = |figure| verdict.overall(figure);
-        let _ = writeln!(
-            out,
-            "{:24} over% {:7.2} cells {:7.1} ratio {:.4} false% {:.4} upd/s {:8.1} upd/adm {:.3} lost {} msgs {:.0} calls {:.0}",
-            scenario.name,
-            f(Figure::OvershootPercent),
-            f(Figure::OvershootCells),
-            f(Figure::AdmittedRatio),
-            f(Figure::FalseDenialsPercent),
-            f(Figure::UpdatesPerSecond),
-            f(Figure::UpdatesPerAdmitted),
-            f(Figure::LostCells),
-            verdict.outcomes.iter().map(|o| o.phases[0].cost.messages).sum::<u64>() as f64 / verdict.outcomes.len() as f64 / verdict.outcomes[0].phases[0].seconds,
-            verdict.outcomes.iter().map(|o| o.phases[0].cost.calls).sum::<u64>() as f64 / verdict.outcomes.len() as f64 / verdict.outcomes[0].phases[0].seconds,
-        );
-        for failure in verdict.failures.iter().take(6) {
-            let _ = writeln!(out, "  FAIL seed={} {}", failure.seed, failure.text);
+    match run(Cli::parse().command, &mut out) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "tidegate-sim: {error}");
+            ExitCode::from(UNUSABLE)
         }
     }
-    ExitCode::SUCCESS
+}
+
+fn run(command: Command, out: &mut impl Write) -> Result<bool, CliError> {
+    match command {
+        Command::Run {
+            scenarios,
+            seed,
+            options,
+            without,
+        } => {
+            let scenarios = load(&scenarios)?;
+            let without =
+                without.and_then(|name| Without::ALL.into_iter().find(|one| one.name() == name));
+            let seeds = |scenario: &Scenario| match seed {
+                Some(seed) => vec![seed],
+                None => (1..=options.seeds.unwrap_or(scenario.seeds)).collect(),
+            };
+            hold(&scenarios, Who::Tidegate(without), &seeds, (&options, out))
+        }
+        Command::Compare { scenarios, options } => compare(&load(&scenarios)?, (&options, out)),
+        Command::Sweep {
+            scenario,
+            param,
+            options,
+        } => sweep(&Scenario::load(&scenario)?, &param, (&options, out)),
+        Command::All { options, long } => {
+            let mut scenarios = Scenario::shipped()?;
+            scenarios.retain(|scenario| long || !scenario.long);
+            let seeds = |scenario: &Scenario| {
+                let first = 1..=options.seeds.unwrap_or(scenario.seeds);
+                first.chain(regressions::of(&scenario.name)).collect()
+            };
+            hold(&scenarios, Who::Tidegate(None), &seeds, (&options, out))
+        }
+        Command::List => {
+            for scenario in Scenario::shipped()? {
+                say(out, &format!("{:28} {}\n", scenario.name, scenario.why))?;
+            }
+            Ok(true)
+        }
+    }
+}
+
+fn load(names: &[String]) -> Result<Vec<Scenario>, CliError> {
+    let scenarios = names.iter().map(|name| Scenario::load(name));
+    Ok(scenarios.collect::<Result<_, _>>()?)
+}
+
+/// Where it goes.
+type To<'a, W> = (&'a Options, &'a mut W);
+
+/// Runs every scenario over its seeds and says whether its expectations hold.
+fn hold<W: Write>(
+    scenarios: &[Scenario],
+    who: Who,
+    seeds: &dyn Fn(&Scenario) -> Vec<u64>,
+    (options, out): To<'_, W>,
+) -> Result<bool, CliError> {
+    let jobs: Vec<Job<'_>> = scenarios
+        .iter()
+        .flat_map(|scenario| {
+            let seeds = seeds(scenario).into_iter();
+            seeds.map(move |seed| Job {
+                scenario,
+                who,
+                seed,
+            })
+        })
+        .collect();
+    let mut outcomes = with_progress(&jobs).into_iter();
+    let verdicts: Vec<Verdict<'_>> = scenarios
+        .iter()
+        .map(|scenario| {
+            let count = jobs
+                .iter()
+                .filter(|job| std::ptr::eq(job.scenario, scenario))
+                .count();
+            Verdict::new(scenario, outcomes.by_ref().take(count).collect())
+        })
+        .collect();
+    say(out, &report::verdicts(&verdicts))?;
+    say(out, &report::failures(&verdicts))?;
+    let sections = verdicts.iter().map(|verdict| {
+        let row = Row {
+            name: who.name(),
+            outcomes: verdict.outcomes.clone(),
+        };
+        Section {
+            title: verdict.scenario.name.clone(),
+            why: verdict.scenario.why.clone(),
+            table: report::verdicts(std::slice::from_ref(verdict)),
+            plots: over_time(verdict.scenario, &[row]),
+        }
+    });
+    write_page("tidegate, simulated", sections.collect(), options)?;
+    Ok(verdicts.iter().all(Verdict::holds))
+}
+
+/// Runs scenarios with everybody.
+fn compare<W: Write>(scenarios: &[Scenario], (options, out): To<'_, W>) -> Result<bool, CliError> {
+    let mut sections = Vec::new();
+    for scenario in scenarios {
+        if scenario.only_limit().is_none() {
+            let text =
+                "has several rules, or a windowed one: the others are only known for one bucket";
+            return Err(CliError::Unfit(format!("{} {text}", scenario.name)));
+        }
+        let baselines = Baseline::ALL.map(Who::Baseline);
+        let everybody: Vec<Who> = [Who::Tidegate(None)].into_iter().chain(baselines).collect();
+        let seeds = options.seeds.unwrap_or(SEEDS);
+        let jobs: Vec<Job<'_>> = everybody
+            .iter()
+            .flat_map(|who| {
+                (1..=seeds).map(|seed| Job {
+                    scenario,
+                    who: *who,
+                    seed,
+                })
+            })
+            .collect();
+        let mut outcomes = with_progress(&jobs).into_iter();
+        let rows: Vec<Row> = everybody
+            .iter()
+            .map(|who| Row {
+                name: who.name(),
+                outcomes: outcomes
+                    .by_ref()
+                    .take(usize::try_from(seeds).unwrap_or(usize::MAX))
+                    .collect(),
+            })
+            .collect();
+        let table = report::comparison(scenario, &rows);
+        say(
+            out,
+            &format!("## {}\n{}\n\n{table}\n", scenario.name, scenario.why),
+        )?;
+        let mut plots = over_time(scenario, &rows);
+        let points: Vec<Point> = rows
+            .iter()
+            .map(|row| point(scenario, &row.name, &row.name, &row.outcomes))
+            .collect();
+        plots.push(report::overshoot_against_cost(
+            "Overshoot against what it costs the store",
+            &points,
+        ));
+        sections.push(Section {
+            title: scenario.name.clone(),
+            why: scenario.why.clone(),
+            table,
+            plots,
+        });
+    }
+    write_page("tidegate and what others do", sections, options)?;
+    Ok(true)
+}
+
+/// Runs a scenario with several values of a parameter.
+fn sweep<W: Write>(
+    scenario: &Scenario,
+    parameter: &Parameter,
+    (options, out): To<'_, W>,
+) -> Result<bool, CliError> {
+    let variants: Vec<(f64, Scenario)> = parameter
+        .values()
+        .map(|value| (value, parameter.set(scenario, value)))
+        .collect();
+    let seeds = options.seeds.unwrap_or(SEEDS);
+    let who = Who::Tidegate(None);
+    let jobs: Vec<Job<'_>> = variants
+        .iter()
+        .flat_map(|(_, scenario)| {
+            (1..=seeds).map(move |seed| Job {
+                scenario,
+                who,
+                seed,
+            })
+        })
+        .collect();
+    let mut outcomes = with_progress(&jobs).into_iter();
+    let points: Vec<(f64, Vec<Outcome>)> = variants
+        .iter()
+        .map(|(value, _)| {
+            let seeds = usize::try_from(seeds).unwrap_or(usize::MAX);
+            (*value, outcomes.by_ref().take(seeds).collect())
+        })
+        .collect();
+    let table = report::sweep(scenario, parameter.name(), &points);
+    say(out, &table)?;
+    let name = parameter.name();
+    let dots: Vec<Point> = points
+        .iter()
+        .map(|(value, outcomes)| point(scenario, "tidegate", &format!("{name} {value}"), outcomes))
+        .collect();
+    let title = format!(
+        "{}: overshoot against what it costs the store",
+        scenario.name
+    );
+    let section = Section {
+        title: scenario.name.clone(),
+        why: scenario.why.clone(),
+        table,
+        plots: vec![report::overshoot_against_cost(&title, &dots)],
+    };
+    write_page(&format!("A sweep of {name}"), vec![section], options)?;
+    Ok(true)
+}
+
+fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[Outcome]) -> Point {
+    let of = |figure| summary(scenario, outcomes, figure);
+    Point {
+        label: label.to_owned(),
+        series: series.to_owned(),
+        cost: of(Figure::UpdatesPerSecond),
+        overshoot: of(Figure::OvershootPercent),
+    }
+}
+
+/// The plot of rates, where there is one limit to hold them against.
+fn over_time(scenario: &Scenario, rows: &[Row]) -> Vec<String> {
+    let limit = scenario
+        .only_limit()
+        .filter(|_| scenario.load.iter().all(|load| load.keys == 1));
+    let plot = limit.map(|limit| {
+        let per_second = limit.requests() as f64 * 1e9 / limit.window().get() as f64;
+        report::admitted_over_time(scenario, rows, per_second)
+    });
+    plot.into_iter().collect()
+}
+
+/// Runs all jobs and shows on the terminal how far it is.
+fn with_progress(jobs: &[Job<'_>]) -> Vec<Outcome> {
+    let bar = ProgressBar::new(jobs.len() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
+        bar.set_style(style);
+    }
+    let outcomes = run_all(jobs, &|| bar.inc(1));
+    bar.finish_and_clear();
+    outcomes
+}
+
+fn write_page(title: &str, sections: Vec<Section>, options: &Options) -> Result<(), CliError> {
+    if let Some(path) = &options.html {
+        write(path, &report::page(title, &sections))?;
+    }
+    if let Some(folder) = &options.plots {
+        for section in &sections {
+            for (number, plot) in section.plots.iter().enumerate() {
+                let name = match number {
+                    0 => format!("{}.svg", section.title),
+                    _ => format!("{}_{number}.svg", section.title),
+                };
+                write(&folder.join(name), plot)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(|source| CliError::Write {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+fn say(out: &mut impl Write, text: &str) -> Result<(), CliError> {
+    out.write_all(text.as_bytes())
+        .map_err(|source| CliError::Write {
+            path: "to standard output".to_owned(),
+            source,
+        })
 }

@@ -114,8 +114,11 @@ impl<'a> Judge<'a> {
         let exact = answer.allowed();
         let cost = check.cost.get();
         let mut over = (0.0_f64, 0.0_f64);
-        let hits: Vec<(Hit, Rule)> =
-            answer.hits().iter().map(|hit| (*hit, answer.rule(hit).clone())).collect();
+        let hits: Vec<(Hit, Rule)> = answer
+            .hits()
+            .iter()
+            .map(|hit| (*hit, answer.rule(hit).clone()))
+            .collect();
         drop(answer);
         for (hit, rule) in hits {
             let Some(limit) = rule.spec.limit else {
@@ -129,14 +132,18 @@ impl<'a> Judge<'a> {
                     false => seen.admitted(at, cost, &limit),
                 };
                 let whole = limit.burst().get().max(1) as f64;
-                if std::env::var("PEAKS").is_ok() && cells > over.0 && cells > self.tallies[0].overshoot_cells {
-                    eprintln!("peak at {:.4}s: {cells:.1}", at as f64 / 1e9);
-                }
                 over = (over.0.max(cells), over.1.max(cells / whole * 100.0));
-                let bound = self.scenario.bounded.then(|| bound(self.scenario, seen, &limit));
-                if let Some(bound) = bound.filter(|bound| cells > *bound && self.violation.is_none()) {
+                let bound = self
+                    .scenario
+                    .bounded
+                    .then(|| bound(self.scenario, seen, &limit));
+                if let Some(bound) =
+                    bound.filter(|bound| cells > *bound && self.violation.is_none())
+                {
                     let at = at as f64 / 1e9;
-                    let text = format!("t={at:.3}s bound: {cells:.1} cells above the limit, {bound:.1} are promised");
+                    let text = format!(
+                        "t={at:.3}s bound: {cells:.1} cells above the limit, {bound:.1} are promised"
+                    );
                     self.violation = Some(text);
                 }
             }

@@ -23,11 +23,11 @@ pub enum Who {
 }
 
 impl Who {
-    pub const fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Self::Tidegate(None) => "tidegate",
-            Self::Tidegate(Some(without)) => without.name(),
-            Self::Baseline(baseline) => baseline.name(),
+            Self::Tidegate(None) => "tidegate".to_owned(),
+            Self::Tidegate(Some(without)) => format!("without {}", without.name()),
+            Self::Baseline(baseline) => baseline.name().to_owned(),
         }
     }
 }
@@ -56,7 +56,11 @@ pub fn run(scenario: &Scenario, who: Who, seed: u64) -> Outcome {
     match who {
         Who::Tidegate(without) => drive(scenario, World::new(scenario, seed, without), seed),
         Who::Baseline(baseline) => match scenario.only_limit() {
-            Some(limit) => drive(scenario, baselines::fleet(baseline, scenario, limit, seed), seed),
+            Some(limit) => drive(
+                scenario,
+                baselines::fleet(baseline, scenario, limit, seed),
+                seed,
+            ),
             None => not_for_baselines(scenario, baseline, seed),
         },
     }
@@ -69,7 +73,9 @@ fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> Outc
         seed,
         phases: Vec::new(),
         bins: Vec::new(),
-        violations: vec![format!("{name}: {scenario} has not one limit that it knows")],
+        violations: vec![format!(
+            "{name}: {scenario} has not one limit that it knows"
+        )],
     }
 }
 
@@ -81,11 +87,19 @@ fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
         policy.run_until(arrival.at);
         let load = &scenario.load[arrival.load];
         let number = arrival.key.to_string();
-        let values: Vec<String> =
-            load.entries.iter().map(|(_, value)| value.replace("{n}", &number)).collect();
+        let values: Vec<String> = load
+            .entries
+            .iter()
+            .map(|(_, value)| value.replace("{n}", &number))
+            .collect();
         let entries = load.entries.iter().zip(&values);
-        let entries: Vec<Entry<'_>> = entries.map(|((key, _), value)| Entry { key, value }).collect();
-        let descriptors = [Descriptor { entries: &entries, cost: None }];
+        let entries: Vec<Entry<'_>> = entries
+            .map(|((key, _), value)| Entry { key, value })
+            .collect();
+        let descriptors = [Descriptor {
+            entries: &entries,
+            cost: None,
+        }];
         let check = Check {
             domain: &load.domain,
             cost: Cells::new(arrival.cost),
@@ -104,7 +118,13 @@ fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
     let phases = judge.tallies.iter().zip(costs);
     Outcome {
         seed,
-        phases: phases.map(|(tally, (seconds, cost))| Phase { seconds, tally: *tally, cost }).collect(),
+        phases: phases
+            .map(|(tally, (seconds, cost))| Phase {
+                seconds,
+                tally: *tally,
+                cost,
+            })
+            .collect(),
         bins: judge.bins,
         violations,
     }
@@ -121,13 +141,20 @@ struct Meter {
 impl Meter {
     fn new(scenario: &Scenario) -> Self {
         let ends = scenario.ends();
-        let phases = scenario.expect.iter().map(|one| (one.from.min(ends), one.to.min(ends)));
+        let phases = scenario
+            .expect
+            .iter()
+            .map(|one| (one.from.min(ends), one.to.min(ends)));
         let spans: Vec<(u64, u64)> = std::iter::once((0, ends)).chain(phases).collect();
         let mut marks: Vec<u64> = spans.iter().flat_map(|(from, to)| [*from, *to]).collect();
         marks.sort_unstable();
         marks.dedup();
         marks.reverse();
-        Self { marks, read: Vec::new(), spans }
+        Self {
+            marks,
+            read: Vec::new(),
+            spans,
+        }
     }
 
     fn read_until<P: Policy>(&mut self, at: u64, policy: &mut P) {

@@ -20,7 +20,10 @@ pub fn read(path: &Path) -> Result<Vec<Recorded>, String> {
     let unreadable = |error| format!("{} cannot be read: {error}", path.display());
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > TRACE_BYTES_MAX {
-        return Err(format!("{} is larger than {TRACE_BYTES_MAX} bytes", path.display()));
+        return Err(format!(
+            "{} is larger than {TRACE_BYTES_MAX} bytes",
+            path.display()
+        ));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     parse(&text).map_err(|(line, text)| format!("{}:{line}: {text}", path.display()))
@@ -34,7 +37,8 @@ fn parse(text: &str) -> Result<Vec<Recorded>, (usize, &'static str)> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let one = record(line).ok_or((number, "must be seconds,pod,key or seconds,pod,key,cost"))?;
+        let one =
+            record(line).ok_or((number, "must be seconds,pod,key or seconds,pod,key,cost"))?;
         if recorded.last().is_some_and(|last| last.at > one.at) {
             return Err((number, "is earlier than the line before"));
         }
@@ -47,7 +51,9 @@ fn record(line: &str) -> Option<Recorded> {
     let mut fields = line.split(',').map(str::trim);
     let seconds: f64 = fields.next()?.parse().ok()?;
     let one = Recorded {
-        at: (0.0..=1e6).contains(&seconds).then_some((seconds * 1e9) as u64)?,
+        at: (0.0..=1e6)
+            .contains(&seconds)
+            .then_some((seconds * 1e9) as u64)?,
         pod: fields.next()?.parse().ok()?,
         key: fields.next()?.parse().ok()?,
         cost: match fields.next() {
@@ -66,13 +72,24 @@ mod tests {
     fn lines_are_checks() {
         let recorded = parse("# a shop\n0.5,3,7\n\n0.5,0,8,2\n").expect("sound");
         assert_eq!(recorded.len(), 2);
-        let last = Recorded { at: 500_000_000, pod: 0, key: 8, cost: 2 };
+        let last = Recorded {
+            at: 500_000_000,
+            pod: 0,
+            key: 8,
+            cost: 2,
+        };
         assert_eq!(recorded[1], last);
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_line() {
-        for (text, line) in [("x", 1), ("0,0", 1), ("0,0,0,1,1", 1), ("1,0,0\n0,0,0", 2), ("-1,0,0", 1)] {
+        for (text, line) in [
+            ("x", 1),
+            ("0,0", 1),
+            ("0,0,0,1,1", 1),
+            ("1,0,0\n0,0,0", 2),
+            ("-1,0,0", 1),
+        ] {
             assert_eq!(parse(text).expect_err("unsound").0, line, "{text}");
         }
     }

@@ -47,7 +47,10 @@ impl<'a> Verdict<'a> {
         let held: Vec<Held> = held(scenario, &outcomes);
         let broken = outcomes.iter().flat_map(|outcome| {
             let seed = outcome.seed;
-            outcome.violations.iter().map(move |text| Failure { seed, text: text.clone() })
+            outcome.violations.iter().map(move |text| Failure {
+                seed,
+                text: text.clone(),
+            })
         });
         let short = held.iter().filter(|held| !held.holds()).map(|held| {
             let (from, to) = held.span;
@@ -56,8 +59,13 @@ impl<'a> Verdict<'a> {
                 Target::AtMost(most) => format!("at most {most}"),
                 Target::AtLeast(least) => format!("at least {least}"),
             };
-            let text = format!("{name} from {from}s to {to}s: {value:.3}, expected {target}; this seed: {worst:.3}");
-            Failure { seed: held.worst_seed, text }
+            let text = format!(
+                "{name} from {from}s to {to}s: {value:.3}, expected {target}; this seed: {worst:.3}"
+            );
+            Failure {
+                seed: held.worst_seed,
+                text,
+            }
         });
         Self {
             scenario,
@@ -79,7 +87,9 @@ impl<'a> Verdict<'a> {
 
 /// A figure of the whole run over all seeds, at the scenario's percentile.
 pub fn summary(scenario: &Scenario, outcomes: &[Outcome], figure: Figure) -> f64 {
-    let values = outcomes.iter().filter_map(|outcome| Some(value(outcome.phases.first()?, figure)));
+    let values = outcomes
+        .iter()
+        .filter_map(|outcome| Some(value(outcome.phases.first()?, figure)));
     percentile(&mut values.collect::<Vec<f64>>(), scenario.percentile)
 }
 
@@ -91,13 +101,21 @@ fn held(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Held> {
             .filter_map(|outcome| Some((outcome.seed, outcome.phases.get(number + 1)?)))
             .collect();
         for (figure, target) in &expect.figures {
-            let mut values: Vec<f64> = phases.iter().map(|(_, phase)| value(phase, *figure)).collect();
+            let mut values: Vec<f64> = phases
+                .iter()
+                .map(|(_, phase)| value(phase, *figure))
+                .collect();
             let further = |a: &f64, b: &f64| match target {
                 Target::AtMost(_) => a.total_cmp(b),
                 Target::AtLeast(_) => b.total_cmp(a),
             };
-            let seeds = phases.iter().map(|(seed, _)| *seed).zip(values.iter().copied());
-            let worst = seeds.max_by(|(_, a), (_, b)| further(a, b)).unwrap_or((0, f64::NAN));
+            let seeds = phases
+                .iter()
+                .map(|(seed, _)| *seed)
+                .zip(values.iter().copied());
+            let worst = seeds
+                .max_by(|(_, a), (_, b)| further(a, b))
+                .unwrap_or((0, f64::NAN));
             let percent = match target {
                 Target::AtMost(_) => scenario.percentile,
                 Target::AtLeast(_) => 100.0 - scenario.percentile,

@@ -32,7 +32,9 @@ impl<'a> Workload<'a> {
     pub fn new(scenario: &'a Scenario, seed: u64) -> Self {
         let loads = scenario.load.iter().enumerate();
         Self {
-            streams: loads.map(|(number, load)| Stream::new(number, load, seed)).collect(),
+            streams: loads
+                .map(|(number, load)| Stream::new(number, load, seed))
+                .collect(),
         }
     }
 }
@@ -41,8 +43,12 @@ impl Iterator for Workload<'_> {
     type Item = Arrival;
 
     fn next(&mut self) -> Option<Arrival> {
-        let streams = self.streams.iter_mut().filter(|stream| stream.next.is_some());
-        let soonest = streams.min_by_key(|stream| (stream.next.map(|next| next.at), stream.number))?;
+        let streams = self
+            .streams
+            .iter_mut()
+            .filter(|stream| stream.next.is_some());
+        let soonest =
+            streams.min_by_key(|stream| (stream.next.map(|next| next.at), stream.number))?;
         let arrival = soonest.next;
         soonest.advance();
         arrival

@@ -119,7 +119,9 @@ impl Engine {
         let (snapshot, hits, moment) = (&*plan.snapshot, &mut plan.hits, plan.began);
         // While its lane is cut off, a rule goes its way without the store.
         let asks = |hit: &Hit| {
-            hit.cost > Cells::ZERO && is_strict(snapshot, hit) && !self.fallback.is_cut_off(hit.name)
+            hit.cost > Cells::ZERO
+                && is_strict(snapshot, hit)
+                && !self.fallback.is_cut_off(hit.name)
         };
         if hits.iter().any(asks) {
             for hit in hits.iter_mut() {

@@ -18,7 +18,8 @@ use super::listen;
 use super::script::{self, Script};
 use crate::config::{self, Topology};
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Lane, NEWS_STEP, News, Reply, Share, StoreKey, Take, Taken, Terms, Told,
+    Beat, Beaten, Call, Delta, Lane, NEWS_STEP, News, Reply, Share, StoreKey, Take, Taken, Terms,
+    Told,
 };
 use crate::pure::{Cells, Span};
 

@@ -16,8 +16,8 @@ use tidegate::pure::rule::Consistency;
 use tidegate::pure::sync::Share;
 use tidegate::pure::{Rules, Span};
 
+pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
 pub use raw::{RawArrivals as Arrivals, RawNetwork, RawPick as Pick, RawPods as Pods};
-pub use raw::{RawRedis, RawRestart as Restart, RawWhom as Whom};
 
 use crate::trace::{self, Recorded};
 use raw::{RawExpect, RawFault, RawLoad, RawScenario};
@@ -245,10 +245,16 @@ impl Scenario {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
         let path = file.display().to_string();
         let (own, sidecar) = sections::split(text);
-        let config = config::check_text(&path, &sidecar, &|_| None).map_err(ScenarioError::Rules)?;
+        let config =
+            config::check_text(&path, &sidecar, &|_| None).map_err(ScenarioError::Rules)?;
         let raw: RawScenario =
             serde_saphyr::from_str(&own).map_err(|error| shape(&path, &error))?;
-        Reader { path, file, rules: &config.rules }.scenario(raw, &config)
+        Reader {
+            path,
+            file,
+            rules: &config.rules,
+        }
+        .scenario(raw, &config)
     }
 
     /// Nanoseconds in all.
@@ -324,7 +330,8 @@ impl Reader<'_> {
         self.ensure(percent, "percentile", "must be from 0 to 100")?;
         for rule in config.rules.all() {
             let waits = rule.spec.consistency == Consistency::Strict;
-            let text = "a strict rule waits for the store, which is not simulated: say hybrid or local";
+            let text =
+                "a strict rule waits for the store, which is not simulated: say hybrid or local";
             self.ensure(!waits, "rules", text)?;
         }
         let settles = raw.settles.nanos();
@@ -355,7 +362,11 @@ impl Reader<'_> {
             load: load.collect::<Result<_, _>>()?,
             faults,
             random_faults: raw.random_faults,
-            expect: raw.expect.iter().map(|expect| expected(expect, lasts + settles)).collect(),
+            expect: raw
+                .expect
+                .iter()
+                .map(|expect| expected(expect, lasts + settles))
+                .collect(),
             percentile: raw.percentile,
             seeds: raw.seeds.unwrap_or(SEEDS).max(1),
             long: raw.long,
@@ -367,8 +378,15 @@ impl Reader<'_> {
         let source = match (raw.checks_per_second, &raw.trace) {
             (Some(rate), None) => {
                 let sound = rate > 0.0 && rate <= 10e6;
-                self.ensure(sound, "load.checks_per_second", "must be above 0, and at most 10000000")?;
-                Source::Random { rate, arrivals: raw.arrivals }
+                self.ensure(
+                    sound,
+                    "load.checks_per_second",
+                    "must be above 0, and at most 10000000",
+                )?;
+                Source::Random {
+                    rate,
+                    arrivals: raw.arrivals,
+                }
             }
             (None, Some(trace)) => {
                 let folder = self.file.parent().unwrap_or(Path::new("."));
@@ -384,26 +402,38 @@ impl Reader<'_> {
         let first = self.rules.all().first();
         let (domain, entries) = match (&raw.descriptor, first) {
             (Some(descriptor), Some(first)) => {
-                let domain = raw.domain.clone().unwrap_or_else(|| first.domain().to_owned());
+                let domain = raw
+                    .domain
+                    .clone()
+                    .unwrap_or_else(|| first.domain().to_owned());
                 let entries = descriptor.iter().map(|entry| {
                     let (key, value) = entry.split_once('=')?;
                     Some((key.to_owned(), value.to_owned()))
                 });
                 let entries: Option<Vec<_>> = entries.collect();
                 let text = "entries are key=value, and {n} in a value is the key's number";
-                (domain, entries.ok_or_else(|| self.wrong("load.descriptor", text))?)
+                (
+                    domain,
+                    entries.ok_or_else(|| self.wrong("load.descriptor", text))?,
+                )
             }
             (None, Some(first)) => {
                 let entry = |step: &tidegate::pure::rule::Step| {
                     let value = step.value.clone().unwrap_or_else(|| "{n}".to_owned());
                     (step.key.clone(), value)
                 };
-                (first.domain().to_owned(), first.steps().iter().map(entry).collect())
+                (
+                    first.domain().to_owned(),
+                    first.steps().iter().map(entry).collect(),
+                )
             }
             (_, None) => return Err(self.wrong("rules", "there is no rule to ask for")),
         };
         let from = raw.from.nanos();
-        let to = raw.lasts.map_or(lasts, |length| from + length.nanos()).min(lasts);
+        let to = raw
+            .lasts
+            .map_or(lasts, |length| from + length.nanos())
+            .min(lasts);
         Ok(Load {
             source,
             keys: raw.keys,
@@ -448,7 +478,10 @@ impl Reader<'_> {
         .flatten()
         .collect();
         let Ok([what]) = <[What; 1]>::try_from(given) else {
-            return Err(self.wrong("faults", "each says one thing that happens, beside at, for and over"));
+            return Err(self.wrong(
+                "faults",
+                "each says one thing that happens, beside at, for and over",
+            ));
         };
         let at = raw.at.nanos();
         self.ensure(at <= lasts, "faults.at", "is after the end")?;
@@ -469,7 +502,8 @@ impl Reader<'_> {
         let text = format!(
             "rules: [{{ domain: \"{domain}\", descriptors: [{{ key: \"{key}\", rate_limit: {limit} }}] }}]"
         );
-        let config = config::check_text(&self.path, &text, &|_| None).map_err(ScenarioError::Rules)?;
+        let config =
+            config::check_text(&self.path, &text, &|_| None).map_err(ScenarioError::Rules)?;
         Ok(config.rules)
     }
 }
@@ -482,21 +516,35 @@ pub fn accuracy(accuracy: f64) -> Share {
 fn expected(raw: &RawExpect, ends: u64) -> Expect {
     use Target::{AtLeast, AtMost};
     let figures = [
-        (Figure::OvershootPercent, raw.overshoot_percent_max.map(AtMost)),
+        (
+            Figure::OvershootPercent,
+            raw.overshoot_percent_max.map(AtMost),
+        ),
         (Figure::OvershootCells, raw.overshoot_cells_max.map(AtMost)),
         (Figure::AdmittedRatio, raw.admitted_ratio_max.map(AtMost)),
         (Figure::AdmittedRatio, raw.admitted_ratio_min.map(AtLeast)),
         (Figure::AdmittedRate, raw.admitted_rate_max.map(AtMost)),
         (Figure::AdmittedRate, raw.admitted_rate_min.map(AtLeast)),
-        (Figure::FalseDenialsPercent, raw.false_denials_percent_max.map(AtMost)),
-        (Figure::UpdatesPerSecond, raw.updates_per_second_max.map(AtMost)),
-        (Figure::UpdatesPerAdmitted, raw.updates_per_admitted_max.map(AtMost)),
+        (
+            Figure::FalseDenialsPercent,
+            raw.false_denials_percent_max.map(AtMost),
+        ),
+        (
+            Figure::UpdatesPerSecond,
+            raw.updates_per_second_max.map(AtMost),
+        ),
+        (
+            Figure::UpdatesPerAdmitted,
+            raw.updates_per_admitted_max.map(AtMost),
+        ),
         (Figure::LostCells, raw.lost_cells_max.map(AtMost)),
     ];
     let figures = figures.into_iter();
     Expect {
         from: raw.from.map_or(0, |length| length.nanos()),
         to: raw.to.map_or(ends, |length| length.nanos()),
-        figures: figures.filter_map(|(figure, target)| Some((figure, target?))).collect(),
+        figures: figures
+            .filter_map(|(figure, target)| Some((figure, target?)))
+            .collect(),
     }
 }

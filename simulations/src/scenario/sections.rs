@@ -36,6 +36,9 @@ mod tests {
         let text = "why: x\nrules:\n  - domain: a\nload:\n- checks_per_second: 1\nsync: { interval: 1s }\n";
         let (own, sidecar) = split(text);
         assert_eq!(own, "why: x\n#\n#\nload:\n- checks_per_second: 1\n#\n");
-        assert_eq!(sidecar, "#\nrules:\n  - domain: a\n#\n#\nsync: { interval: 1s }\n");
+        assert_eq!(
+            sidecar,
+            "#\nrules:\n  - domain: a\n#\n#\nsync: { interval: 1s }\n"
+        );
     }
 }

@@ -24,7 +24,8 @@ impl Beats {
             false => self.pods.insert(incarnation, now),
         };
         // Those gone, and those of a clock that was set back since.
-        self.pods.retain(|_, at| *at + expiry >= now && *at <= now + expiry);
+        self.pods
+            .retain(|_, at| *at + expiry >= now && *at <= now + expiry);
         let known = match beat.resets_seen > self.count {
             true => 0,
             false => beat.resets_seen,

@@ -4,7 +4,10 @@
 //! `beat.lua` and `reset.lua`.
 
 mod beats;
-#[expect(dead_code, reason = "the histories compare every value with the real one")]
+#[expect(
+    dead_code,
+    reason = "the histories compare every value with the real one"
+)]
 mod model;
 
 use std::collections::VecDeque;
@@ -30,7 +33,12 @@ pub enum Without {
 }
 
 impl Without {
-    pub const ALL: [Self; 4] = [Self::SequenceCheck, Self::NetBilling, Self::News, Self::Debt];
+    pub const ALL: [Self; 4] = [
+        Self::SequenceCheck,
+        Self::NetBilling,
+        Self::News,
+        Self::Debt,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,7 +91,13 @@ impl Store {
     }
 
     /// Books a call at `now`, which the store's clock shows as `now_us`. Answers it, and what there is to tell.
-    pub fn apply(&mut self, incarnation: u128, mut call: Call, now: u64, now_us: u64) -> (Reply, Vec<News>) {
+    pub fn apply(
+        &mut self,
+        incarnation: u128,
+        mut call: Call,
+        now: u64,
+        now_us: u64,
+    ) -> (Reply, Vec<News>) {
         match self.without {
             Some(Without::SequenceCheck) => {
                 let record = self.record(incarnation, &call);
@@ -109,7 +123,9 @@ impl Store {
         }
         match self.without {
             Some(Without::News) => (reply, Vec::new()),
-            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => (reply, news),
+            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
+                (reply, news)
+            }
         }
     }
 
@@ -128,10 +144,15 @@ impl Store {
         if let Some((replica, written)) = &mut self.replica {
             // A failover that forgets a reset is not simulated.
             replica.keys.remove(&key);
-            written.iter_mut().for_each(|one| one.call.deltas.retain(|delta| delta.key != key));
+            written
+                .iter_mut()
+                .for_each(|one| one.call.deltas.retain(|delta| delta.key != key));
         }
         self.beats.reset(key);
-        News { key, kind: NewsKind::Reset }
+        News {
+            key,
+            kind: NewsKind::Reset,
+        }
     }
 
     /// It was restarted.
@@ -161,7 +182,11 @@ impl Store {
 
     /// The cells it has booked for a pod, in all lanes.
     pub fn gross(&self, incarnation: u128) -> Cells {
-        let of_pod = self.primary.records.iter().filter(|((_, pod), _)| *pod == incarnation);
+        let of_pod = self
+            .primary
+            .records
+            .iter()
+            .filter(|((_, pod), _)| *pod == incarnation);
         let gross = of_pod.map(|(_, kept)| match kept {
             KeptRecord::Record(record) => Cells::new(record.gross),
             KeptRecord::Poison => Cells::ZERO,

@@ -25,7 +25,10 @@ pub fn drawn(scenario: &Scenario, dice: &mut Dice) -> Vec<Fault> {
             2 => (What::Lose(part), for_up_to(dice, 2 * SECOND)),
             3 | 4 => (What::LoseAnswers(part), for_up_to(dice, 2 * SECOND)),
             5 => (What::LoseNews(part), for_up_to(dice, 4 * SECOND)),
-            6 => (What::Slow(dice.below(400 * MS)), for_up_to(dice, 2 * SECOND)),
+            6 => (
+                What::Slow(dice.below(400 * MS)),
+                for_up_to(dice, 2 * SECOND),
+            ),
             7 => (What::Hang, for_up_to(dice, 2 * SECOND)),
             8 => {
                 let restart = match dice.chance(0.5) {
@@ -34,7 +37,10 @@ pub fn drawn(scenario: &Scenario, dice: &mut Dice) -> Vec<Fault> {
                 };
                 (What::Restart(restart), for_up_to(dice, 2 * SECOND))
             }
-            9 => (What::Failover(dice.below(2 * SECOND)), for_up_to(dice, 3 * SECOND)),
+            9 => (
+                What::Failover(dice.below(2 * SECOND)),
+                for_up_to(dice, 3 * SECOND),
+            ),
             _ => (What::Pause(1), for_up_to(dice, 2 * SECOND)),
         };
         faults.push(Fault { at, to, what });
@@ -131,18 +137,30 @@ impl World<'_> {
         let Some(load) = scenario.load.first() else {
             return;
         };
-        let values: Vec<String> =
-            load.entries.iter().map(|(_, value)| value.replace("{n}", &key.to_string())).collect();
+        let values: Vec<String> = load
+            .entries
+            .iter()
+            .map(|(_, value)| value.replace("{n}", &key.to_string()))
+            .collect();
         let entries = load.entries.iter().zip(&values);
-        let entries: Vec<Entry<'_>> = entries.map(|((key, _), value)| Entry { key, value }).collect();
-        let descriptors = [Descriptor { entries: &entries, cost: None }];
+        let entries: Vec<Entry<'_>> = entries
+            .map(|((key, _), value)| Entry { key, value })
+            .collect();
+        let descriptors = [Descriptor {
+            entries: &entries,
+            cost: None,
+        }];
         let check = tidegate::pure::Check {
             domain: &load.domain,
             cost: tidegate::pure::Cells::ONE,
             peek: true,
             descriptors: &descriptors,
         };
-        let Some(pod) = self.alive.first().and_then(|first| self.pods[*first].as_ref()) else {
+        let Some(pod) = self
+            .alive
+            .first()
+            .and_then(|first| self.pods[*first].as_ref())
+        else {
             return;
         };
         let moment = self.moment(pod);

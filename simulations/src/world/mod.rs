@@ -41,17 +41,50 @@ const UNDER_WAY_MAX: usize = 65;
 
 #[derive(Debug)]
 enum Event {
-    Start { pod: usize },
-    Turn { pod: usize },
-    AtStore { pod: usize, sent: u64, call: Box<Call> },
-    Served { pod: usize, sent: u64, call: Box<Call> },
-    Answer { pod: usize, lane: Lane, sent: u64, reply: Option<Box<Reply>> },
-    BeatAtStore { pod: usize, sent: u64, beat: Beat },
-    Beaten { pod: usize, beaten: Option<Box<Beaten>> },
-    News { group: usize, news: Rc<[News]> },
-    Fault { number: usize },
-    Replace { pod: usize },
-    Stop { pod: usize },
+    Start {
+        pod: usize,
+    },
+    Turn {
+        pod: usize,
+    },
+    AtStore {
+        pod: usize,
+        sent: u64,
+        call: Box<Call>,
+    },
+    Served {
+        pod: usize,
+        sent: u64,
+        call: Box<Call>,
+    },
+    Answer {
+        pod: usize,
+        lane: Lane,
+        sent: u64,
+        reply: Option<Box<Reply>>,
+    },
+    BeatAtStore {
+        pod: usize,
+        sent: u64,
+        beat: Beat,
+    },
+    Beaten {
+        pod: usize,
+        beaten: Option<Box<Beaten>>,
+    },
+    News {
+        group: usize,
+        news: Rc<[News]>,
+    },
+    Fault {
+        number: usize,
+    },
+    Replace {
+        pod: usize,
+    },
+    Stop {
+        pod: usize,
+    },
 }
 
 /// What happens when; in a heap, the soonest first, and what was planned first first.
@@ -113,7 +146,9 @@ impl<'a> World<'a> {
     pub fn new(scenario: &'a Scenario, seed: u64, without: Option<Without>) -> Self {
         let mut dice = Dice::new(seed, 1);
         let faults = faults::drawn(scenario, &mut dice);
-        let fails_over = faults.iter().any(|fault| matches!(fault.what, What::Failover(_)));
+        let fails_over = faults
+            .iter()
+            .any(|fault| matches!(fault.what, What::Failover(_)));
         let beats = (scenario.pods as u64).div_ceil(PODS_PER_SECOND);
         let mut world = Self {
             scenario,
@@ -160,12 +195,15 @@ impl<'a> World<'a> {
             };
             let figures = pod.rounds.figures_now(&pod.engine);
             let booked = self.store.gross(pod.incarnation);
-            if booked != figures.settled {
-                let text = format!("pod {number} says that {:?} are settled, the store has {booked:?}", figures.settled);
-                self.violate("conservation", &text);
-            } else if figures.in_flight.get() > 0 || !pod.rounds.is_settled() {
-                let text = format!("pod {number} still has {:?} in flight", figures.in_flight);
+            if figures.in_flight.get() > 0 || !pod.rounds.is_settled() {
+                let text = format!("pod {number} still has {:?} to tell", figures.in_flight);
                 self.violate("convergence", &text);
+            } else if booked != figures.settled {
+                let text = format!(
+                    "pod {number} says that {:?} are settled, the store has {booked:?}",
+                    figures.settled
+                );
+                self.violate("conservation", &text);
             }
         }
     }
@@ -174,7 +212,10 @@ impl<'a> World<'a> {
     fn check_books_now_and_then(&mut self, number: usize) {
         if let Some(pod) = &mut self.pods[number] {
             pod.answers += 1;
-            if pod.answers.is_multiple_of(1 + pod.engine.keys_held() / KEYS_PER_LOOK) {
+            if pod
+                .answers
+                .is_multiple_of(1 + pod.engine.keys_held() / KEYS_PER_LOOK)
+            {
                 self.check_books(number);
             }
         }
@@ -188,11 +229,15 @@ impl<'a> World<'a> {
         let (missing, under_way) = (pod.missing(), pod.under_way);
         let tracked = pod.rounds.figures_now(&pod.engine).keys as usize;
         if missing != 0 {
-            let text = format!("pod {number} admitted {} cells; {missing} of them are nowhere", pod.admitted);
+            let text = format!(
+                "pod {number} admitted {} cells; {missing} of them are nowhere",
+                pod.admitted
+            );
             self.violate("conservation", &text);
         }
         if under_way > UNDER_WAY_MAX || tracked > self.scenario.keys_max.max(1_000) {
-            let text = format!("pod {number} has {under_way} calls under way and {tracked} keys in mind");
+            let text =
+                format!("pod {number} has {under_way} calls under way and {tracked} keys in mind");
             self.violate("growth", &text);
         }
     }
@@ -240,7 +285,8 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, event: Event) {
-        if let Event::Turn { pod } | Event::Answer { pod, .. } | Event::Beaten { pod, .. } = &event {
+        if let Event::Turn { pod } | Event::Answer { pod, .. } | Event::Beaten { pod, .. } = &event
+        {
             match self.pods[*pod].as_ref().map(|pod| pod.paused_until) {
                 None => return, // it is gone
                 Some(until) if until > self.now => return self.plan(until, event),
@@ -258,7 +304,12 @@ impl<'a> World<'a> {
             Event::Turn { pod } => self.turn(pod),
             Event::AtStore { pod, sent, call } => self.at_store(pod, sent, call),
             Event::Served { pod, sent, call } => self.served(pod, sent, *call),
-            Event::Answer { pod, lane, sent, reply } => self.answer(pod, lane, sent, reply),
+            Event::Answer {
+                pod,
+                lane,
+                sent,
+                reply,
+            } => self.answer(pod, lane, sent, reply),
             Event::BeatAtStore { pod, sent, beat } => self.beat_at_store(pod, sent, &beat),
             Event::Beaten { pod, beaten } => self.beaten(pod, beaten),
             Event::News { group, news } => self.news(group, &news),
@@ -307,7 +358,14 @@ impl<'a> World<'a> {
             let at = now + self.network.hop();
             match self.network.loses_request(number, now) {
                 true => self.unanswered(number, call.lane, now),
-                false => self.plan(at, Event::AtStore { pod: number, sent: now, call: Box::new(call) }),
+                false => self.plan(
+                    at,
+                    Event::AtStore {
+                        pod: number,
+                        sent: now,
+                        call: Box::new(call),
+                    },
+                ),
             }
         }
         if let Some(beat) = turn.beat {
@@ -315,7 +373,14 @@ impl<'a> World<'a> {
             let at = now + self.network.hop();
             match self.network.loses_request(number, now) {
                 true => self.unbeaten(number, now),
-                false => self.plan(at, Event::BeatAtStore { pod: number, sent: now, beat }),
+                false => self.plan(
+                    at,
+                    Event::BeatAtStore {
+                        pod: number,
+                        sent: now,
+                        beat,
+                    },
+                ),
             }
         }
         self.stop_when_done(number);
@@ -324,7 +389,15 @@ impl<'a> World<'a> {
     /// A call that was sent at `sent` is given up.
     fn unanswered(&mut self, pod: usize, lane: Lane, sent: u64) {
         let at = sent + self.network.settings.timeout.nanos();
-        self.plan(at, Event::Answer { pod, lane, sent, reply: None });
+        self.plan(
+            at,
+            Event::Answer {
+                pod,
+                lane,
+                sent,
+                reply: None,
+            },
+        );
     }
 
     fn unbeaten(&mut self, pod: usize, sent: u64) {
@@ -336,10 +409,19 @@ impl<'a> World<'a> {
         if self.now < self.network.weather.down_until {
             // Nobody listens there: the refusal comes at once.
             let at = self.now + self.network.hop();
-            return self.plan(at, Event::Answer { pod, lane: call.lane, sent, reply: None });
+            return self.plan(
+                at,
+                Event::Answer {
+                    pod,
+                    lane: call.lane,
+                    sent,
+                    reply: None,
+                },
+            );
         }
         let ready = self.network.weather.hung_until;
-        let served = self.store.served(call.deltas.len(), self.now, ready) + self.network.slowness(self.now);
+        let served =
+            self.store.served(call.deltas.len(), self.now, ready) + self.network.slowness(self.now);
         self.plan(served, Event::Served { pod, sent, call });
     }
 
@@ -355,9 +437,19 @@ impl<'a> World<'a> {
         let (reply, news) = self.store.apply(incarnation, call, now, now_us);
         self.publish(news);
         let back = now + self.network.hop();
-        match back > sent + self.network.settings.timeout.nanos() || self.network.loses_answer(number, now) {
+        match back > sent + self.network.settings.timeout.nanos()
+            || self.network.loses_answer(number, now)
+        {
             true => self.unanswered(number, lane, sent),
-            false => self.plan(back, Event::Answer { pod: number, lane, sent, reply: Some(Box::new(reply)) }),
+            false => self.plan(
+                back,
+                Event::Answer {
+                    pod: number,
+                    lane,
+                    sent,
+                    reply: Some(Box::new(reply)),
+                },
+            ),
         }
     }
 
@@ -372,7 +464,13 @@ impl<'a> World<'a> {
         let news: Rc<[News]> = news.into();
         for group in 0..NEWS_GROUPS.min(self.pods.len()) {
             let at = self.now + self.network.hop();
-            self.plan(at, Event::News { group, news: Rc::clone(&news) });
+            self.plan(
+                at,
+                Event::News {
+                    group,
+                    news: Rc::clone(&news),
+                },
+            );
         }
     }
 
@@ -382,7 +480,10 @@ impl<'a> World<'a> {
                 continue;
             }
             let (now, calendar) = (self.now, self.calendar);
-            if let Some(pod) = self.pods[number].as_mut().filter(|pod| pod.paused_until <= now) {
+            if let Some(pod) = self.pods[number]
+                .as_mut()
+                .filter(|pod| pod.paused_until <= now)
+            {
                 let moment = pod.moment(now, calendar);
                 for one in news {
                     pod.rounds.heard(&pod.engine, *one, moment);
@@ -399,7 +500,10 @@ impl<'a> World<'a> {
             let back = pod.moment(now, calendar);
             match reply {
                 Some(reply) => {
-                    let trip = Trip { sent: pod.at(sent), back };
+                    let trip = Trip {
+                        sent: pod.at(sent),
+                        back,
+                    };
                     pod.rounds.answered(&pod.engine, lane, &reply, trip);
                 }
                 None => pod.rounds.failed(&pod.engine, lane, back.now, jitter),
@@ -421,7 +525,13 @@ impl<'a> World<'a> {
         }
         let beaten = self.store.beat(incarnation, beat, self.store_us());
         let at = self.now + self.network.hop() + self.network.slowness(self.now);
-        self.plan(at, Event::Beaten { pod: number, beaten: Some(Box::new(beaten)) });
+        self.plan(
+            at,
+            Event::Beaten {
+                pod: number,
+                beaten: Some(Box::new(beaten)),
+            },
+        );
     }
 
     fn beaten(&mut self, number: usize, beaten: Option<Box<Beaten>>) {
@@ -501,4 +611,3 @@ impl Policy for World<'_> {
         std::mem::take(&mut self.violations)
     }
 }
-

@@ -33,7 +33,11 @@ impl Network {
     pub fn hop(&mut self) -> u64 {
         let way = self.settings.rtt.nanos() / 2;
         let jitter = way as f64 * self.settings.jitter;
-        way + if jitter > 0.0 { self.dice.around(jitter) } else { 0 }
+        way + if jitter > 0.0 {
+            self.dice.around(jitter)
+        } else {
+            0
+        }
     }
 
     /// Whether a request of `pod` does not arrive.

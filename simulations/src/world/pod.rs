@@ -104,7 +104,12 @@ impl Pod {
     pub fn missing(&self) -> i128 {
         let figures = self.rounds.figures_now(&self.engine);
         let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| i128::from(cells));
-        let places = [figures.settled, figures.in_flight, figures.pending, figures.silent];
+        let places = [
+            figures.settled,
+            figures.in_flight,
+            figures.pending,
+            figures.silent,
+        ];
         let held: i128 = places.iter().map(|cells| i128::from(cells.get())).sum();
         let found = i128::from(figures.found.get());
         i128::from(self.admitted) - (held + lost.iter().sum::<i128>() - found)

@@ -197,9 +197,12 @@ impl Fleet {
         if elapsed >= NEWS_EVERY || deliveries > MESSAGES_PER_SECOND {
             let span = elapsed.get().max(SECOND / 8);
             let a_second = u128::from(deliveries) * u128::from(SECOND) / u128::from(span);
-            let fitting = u128::from(self.news_step.get()) * a_second / u128::from(MESSAGES_PER_SECOND);
+            let fitting =
+                u128::from(self.news_step.get()) * a_second / u128::from(MESSAGES_PER_SECOND);
             // It is shortened slowly: what there is too much of is not seen while it is held back.
-            let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).max(self.news_step.get() / 2);
+            let fitting = u64::try_from(fitting)
+                .unwrap_or(u64::MAX)
+                .max(self.news_step.get() / 2);
             let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(self.pods)));
             self.news_step = Span::nanos(fitting).min(NEWS_STEP_MAX).max(least);
             self.news_set = now;

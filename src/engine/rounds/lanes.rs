@@ -7,7 +7,8 @@ use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told, Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told,
+    Trigger,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 

@@ -15,8 +15,8 @@ pub mod trigger;
 
 pub use budget::{Budget, CALL_COST, STORE_UPDATES_PER_SECOND};
 pub use call::{
-    BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, NEWS_STEP, News, NewsKind, Reply, StoreKey,
-    Take, Taken, Terms, Told,
+    BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, NEWS_STEP, News, NewsKind, Reply,
+    StoreKey, Take, Taken, Terms, Told,
 };
 pub use lane::{Batch, KEPT_FOR, KEPT_MAX, LaneBook, Outcome, Step};
 pub use link::{Circuit, Link};
