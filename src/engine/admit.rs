@@ -134,7 +134,7 @@ impl Engine {
             return Ok(UNLIMITED);
         };
         let name = state.key.name_of(key.bytes);
-        let alone = state.reported && self.fallback.holds_for(name);
+        let alone = state.reported && self.fallback.holds_for(&rule.spec, name);
         // What `admit` does for a held key, without an `Admission`: nobody gives it back, and passing one on through
         // memory costs as much as the exchange itself.
         if !rule.spec.algorithm.is_windowed() && !alone {

@@ -187,7 +187,7 @@ impl Engine {
             name: hit.name,
             moment,
             version: snapshot.version(),
-            alone: state.reported && self.fallback.holds_for(hit.name),
+            alone: state.reported && self.fallback.holds_for(&rule.spec, hit.name),
         })
     }
 

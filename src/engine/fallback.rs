@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use super::Engine;
 use super::admit::{Admission, Asked, Stale, Trace};
 use super::answer::Source;
-use crate::pure::rule::OnStoreError;
+use crate::pure::rule::{Consistency, OnStoreError, RuleSpec};
 use crate::pure::sync::{Lane, Share};
 use crate::pure::{Cells, Span, Standing};
 
@@ -54,13 +54,14 @@ impl Default for Fallback {
 }
 
 impl Fallback {
-    /// Whether the store cannot be told of the key `name`, or does not answer in time.
+    /// Whether a key of a rule like `spec` is decided without the store: it cannot be told, or does not answer in time
+    /// and the rule would grant a share. Of a bucket, that is a matter of degree; the other ways are not.
     #[inline]
-    pub fn holds_for(&self, name: u128) -> bool {
-        has(&self.blind, name)
+    pub fn holds_for(&self, spec: &RuleSpec, name: u128) -> bool {
+        has(&self.blind, name) && (grants_share(spec) || self.is_cut_off(name))
     }
 
-    /// Whether it cannot be told of it.
+    /// Whether the store cannot be told of the key `name`.
     #[inline]
     pub fn is_cut_off(&self, name: u128) -> bool {
         has(&self.cut_off, name)
@@ -95,14 +96,13 @@ fn has(lanes: &AtomicU64, name: u128) -> bool {
     lanes != 0 && lanes >> Lane::of(name).number() & 1 == 1
 }
 
-impl Engine {
-    /// Whether a key of a lane that is late is decided as ever: only a share of a bucket is a matter of degree.
-    fn trusts(&self, asked: &Asked<'_>) -> bool {
-        let spec = &asked.rule.spec;
-        let by_share = spec.on_store_error == OnStoreError::LocalShare;
-        !(by_share && !spec.algorithm.is_windowed()) && !self.fallback.is_cut_off(asked.name)
-    }
+fn grants_share(spec: &RuleSpec) -> bool {
+    spec.on_store_error == OnStoreError::LocalShare
+        && spec.consistency == Consistency::Hybrid
+        && !spec.algorithm.is_windowed()
+}
 
+impl Engine {
     /// Takes `cost` cells while the store cannot be told, as the rule has it.
     #[cold]
     pub(super) fn admit_alone<'a>(
@@ -110,9 +110,6 @@ impl Engine {
         asked: &Asked<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
-        if self.trusts(asked) {
-            return self.admit_in_step(asked, cost);
-        }
         let mut admission = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));
@@ -137,9 +134,6 @@ impl Engine {
 
     /// How a check of `cost` would stand while the store cannot be told. Changes nothing.
     pub(super) fn look_alone(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        if self.trusts(asked) {
-            return self.look_in_step(asked, cost);
-        }
         let standing = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));

@@ -312,7 +312,7 @@ mod tests {
             link.succeeded(ms(at));
         }
         assert_eq!(link.state(), Circuit::Closed, "every other call fails");
-        for at in 0..5 {
+        for at in 0..4 {
             link.succeeded(ms(1_000 + at));
             link.failed(ms(1_000 + at), NONE);
             link.failed(ms(1_000 + at), NONE);
