@@ -60,6 +60,9 @@ enum Command {
     Compare {
         #[arg(value_name = "SCENARIO", required = true)]
         scenarios: Vec<String>,
+        /// Only with these, by commas
+        #[arg(long, value_name = "WHOM", value_delimiter = ',', value_parser = PossibleValuesParser::new(Baseline::ALL.map(Baseline::short)))]
+        with: Vec<String>,
         #[command(flatten)]
         options: Options,
     },
@@ -142,7 +145,17 @@ fn run(command: Command, out: &mut impl Write) -> Result<bool, CliError> {
             };
             hold(&scenarios, Who::Tidegate(without), &seeds, (&options, out))
         }
-        Command::Compare { scenarios, options } => compare(&load(&scenarios)?, (&options, out)),
+        Command::Compare {
+            scenarios,
+            with,
+            options,
+        } => {
+            let named =
+                |one: &Baseline| with.is_empty() || with.iter().any(|name| name == one.short());
+            let baselines = Baseline::ALL.into_iter().filter(named).map(Who::Baseline);
+            let everybody: Vec<Who> = [Who::Tidegate(None)].into_iter().chain(baselines).collect();
+            compare(&load(&scenarios)?, &everybody, (&options, out))
+        }
         Command::Sweep {
             scenario,
             param,
@@ -222,7 +235,11 @@ fn hold<W: Write>(
 }
 
 /// Runs scenarios with everybody.
-fn compare<W: Write>(scenarios: &[Scenario], (options, out): To<'_, W>) -> Result<bool, CliError> {
+fn compare<W: Write>(
+    scenarios: &[Scenario],
+    everybody: &[Who],
+    (options, out): To<'_, W>,
+) -> Result<bool, CliError> {
     let mut sections = Vec::new();
     for scenario in scenarios {
         if scenario.only_limit().is_none() {
@@ -230,8 +247,6 @@ fn compare<W: Write>(scenarios: &[Scenario], (options, out): To<'_, W>) -> Resul
                 "has several rules, or a windowed one: the others are only known for one bucket";
             return Err(CliError::Unfit(format!("{} {text}", scenario.name)));
         }
-        let baselines = Baseline::ALL.map(Who::Baseline);
-        let everybody: Vec<Who> = [Who::Tidegate(None)].into_iter().chain(baselines).collect();
         let seeds = options.seeds.unwrap_or(SEEDS);
         let jobs: Vec<Job<'_>> = everybody
             .iter()

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidegate::engine::{Engine, FleetKey, Hit, Setup};
-use tidegate::pure::{Check, Limit, Moment, Nanos, Rule, Rules, Span};
+use tidegate::pure::{Check, Limit, Moment, Nanos, Rules, Span};
 
 use crate::scenario::{Scenario, What};
 use crate::world::EPOCH;
@@ -114,20 +114,17 @@ impl<'a> Judge<'a> {
         let exact = answer.allowed();
         let cost = check.cost.get();
         let mut over = (0.0_f64, 0.0_f64);
-        let hits: Vec<(Hit, Rule)> = answer
-            .hits()
-            .iter()
-            .map(|hit| (*hit, answer.rule(hit).clone()))
-            .collect();
+        let judged = |hit: &Hit| {
+            let spec = &answer.rule(hit).spec;
+            Some((hit.name, spec.limit?, spec.algorithm.is_windowed()))
+        };
+        let hits: Vec<(u128, Limit, bool)> = answer.hits().iter().filter_map(judged).collect();
         drop(answer);
-        for (hit, rule) in hits {
-            let Some(limit) = rule.spec.limit else {
-                continue;
-            };
-            let seen = self.seen.entry(hit.name).or_default();
+        for (name, limit, is_windowed) in hits {
+            let seen = self.seen.entry(name).or_default();
             seen.asked(at, cost, self.telling);
             if allowed {
-                let cells = match rule.spec.algorithm.is_windowed() {
+                let cells = match is_windowed {
                     true => seen.admitted_in_window(at, cost, &limit),
                     false => seen.admitted(at, cost, &limit),
                 };

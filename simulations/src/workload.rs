@@ -156,7 +156,7 @@ impl<'a> Stream<'a> {
                 true => self.dice.below(skew.to),
                 false => self.dice.roll(),
             },
-            Pods::Sticky(each) => mix(u64::from(key) << 32 ^ self.at / each.nanos().max(1)),
+            Pods::Sticky(each) => mix((u64::from(key) << 32) ^ (self.at / each.nanos().max(1))),
         }
     }
 }

@@ -3,7 +3,8 @@
 use tidegate::pure::sync::{Family, StoreKey};
 use tidegate::pure::{Descriptor, Entry};
 
-use super::{Event, World};
+use super::World;
+use super::agenda::Event;
 use crate::dice::Dice;
 use crate::scenario::{Fault, Restart, Scenario, What, Whom};
 

@@ -4,12 +4,12 @@
 //! The pods' engines and rounds are the sidecar's own. What stands in for `sync/driver.rs` is here: it carries calls and
 //! answers, gives up after a time, and wakes the rounds when they asked for it.
 
+mod agenda;
+mod books;
 mod faults;
 mod network;
 mod pod;
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use tidegate::engine::rounds::Trip;
@@ -21,6 +21,7 @@ use crate::policy::{Cost, Policy};
 use crate::scenario::{Fault, Scenario, What};
 use crate::store::{Store, Without};
 use crate::workload::Arrival;
+use agenda::{Agenda, Event, Planned};
 use network::{Network, Weather};
 pub use pod::EPOCH;
 use pod::Pod;
@@ -28,92 +29,10 @@ use pod::Pod;
 const SECOND: u64 = 1_000_000_000;
 /// News reaches pods in as many groups, each at its own time.
 const NEWS_GROUPS: usize = 8;
-/// Violations that are told of one run.
-const VIOLATIONS_MAX: usize = 5;
 /// How long a pod that leaves may take.
 const DRAIN: u64 = 10 * SECOND;
 /// Pods that one second of signs of life is enough for; see `engine/rounds/fleet.rs`.
 const PODS_PER_SECOND: u64 = 200;
-/// Keys that are looked through after every answer; of more, after fewer.
-const KEYS_PER_LOOK: u64 = 32;
-/// What may be under way for one pod: a call for each lane, and its sign of life.
-const UNDER_WAY_MAX: usize = 65;
-
-#[derive(Debug)]
-enum Event {
-    Start {
-        pod: usize,
-    },
-    Turn {
-        pod: usize,
-    },
-    AtStore {
-        pod: usize,
-        sent: u64,
-        call: Box<Call>,
-    },
-    Served {
-        pod: usize,
-        sent: u64,
-        call: Box<Call>,
-    },
-    Answer {
-        pod: usize,
-        lane: Lane,
-        sent: u64,
-        reply: Option<Box<Reply>>,
-    },
-    BeatAtStore {
-        pod: usize,
-        sent: u64,
-        beat: Beat,
-    },
-    Beaten {
-        pod: usize,
-        beaten: Option<Box<Beaten>>,
-    },
-    News {
-        group: usize,
-        news: Rc<[News]>,
-    },
-    Fault {
-        number: usize,
-    },
-    Replace {
-        pod: usize,
-    },
-    Stop {
-        pod: usize,
-    },
-}
-
-/// What happens when; in a heap, the soonest first, and what was planned first first.
-#[derive(Debug)]
-struct Planned {
-    at: u64,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Planned {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Planned {}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
 
 /// The fleet.
 #[derive(Debug)]
@@ -134,8 +53,7 @@ pub struct World<'a> {
     /// Nanoseconds before the start in which the pods get to know each other.
     before: u64,
     now: u64,
-    number: u64,
-    events: BinaryHeap<Reverse<Planned>>,
+    agenda: Agenda,
     cost: Cost,
     lost: u64,
     violations: Vec<String>,
@@ -167,8 +85,7 @@ impl<'a> World<'a> {
             calendar: 0,
             before: 4 * beats * SECOND,
             now: 0,
-            number: 0,
-            events: BinaryHeap::new(),
+            agenda: Agenda::default(),
             cost: Cost::default(),
             lost: 0,
             violations: Vec::new(),
@@ -186,69 +103,6 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Every cell that pods admitted is somewhere, and once nothing is wrong any more the store has all of it.
-    fn check_settled(&mut self) {
-        for number in 0..self.pods.len() {
-            self.check_books(number);
-            let Some(pod) = &self.pods[number] else {
-                continue;
-            };
-            let figures = pod.rounds.figures_now(&pod.engine);
-            let booked = self.store.gross(pod.incarnation);
-            if figures.in_flight.get() > 0 || !pod.rounds.is_settled() {
-                let text = format!("pod {number} still has {:?} to tell", figures.in_flight);
-                self.violate("convergence", &text);
-            } else if booked != figures.settled {
-                let text = format!(
-                    "pod {number} says that {:?} are settled, the store has {booked:?}",
-                    figures.settled
-                );
-                self.violate("conservation", &text);
-            }
-        }
-    }
-
-    /// After every answer where few keys are held; where there are many, looking through them takes longer than the run.
-    fn check_books_now_and_then(&mut self, number: usize) {
-        if let Some(pod) = &mut self.pods[number] {
-            pod.answers += 1;
-            if pod
-                .answers
-                .is_multiple_of(1 + pod.engine.keys_held() / KEYS_PER_LOOK)
-            {
-                self.check_books(number);
-            }
-        }
-    }
-
-    /// Whether every cell that a pod admitted is in exactly one place, and nothing of it grows without bound.
-    fn check_books(&mut self, number: usize) {
-        let Some(pod) = &self.pods[number] else {
-            return;
-        };
-        let (missing, under_way) = (pod.missing(), pod.under_way);
-        let tracked = pod.rounds.figures_now(&pod.engine).keys as usize;
-        if missing != 0 {
-            let text = format!(
-                "pod {number} admitted {} cells; {missing} of them are nowhere",
-                pod.admitted
-            );
-            self.violate("conservation", &text);
-        }
-        if under_way > UNDER_WAY_MAX || tracked > self.scenario.keys_max.max(1_000) {
-            let text =
-                format!("pod {number} has {under_way} calls under way and {tracked} keys in mind");
-            self.violate("growth", &text);
-        }
-    }
-
-    fn violate(&mut self, name: &str, text: &str) {
-        if self.violations.len() < VIOLATIONS_MAX {
-            let at = self.now.saturating_sub(self.before) as f64 / 1e9;
-            self.violations.push(format!("t={at:.3}s {name}: {text}"));
-        }
-    }
-
     /// A pod that starts at `at`.
     fn join(&mut self, at: u64) {
         let pod = Pod::new(self.scenario, &self.rules, &mut self.dice);
@@ -258,18 +112,11 @@ impl<'a> World<'a> {
     }
 
     fn plan(&mut self, at: u64, event: Event) {
-        self.number += 1;
-        let (number, at) = (self.number, at.max(self.now));
-        self.events.push(Reverse(Planned { at, number, event }));
+        self.agenda.plan(at.max(self.now), event);
     }
 
     fn happen_until(&mut self, end: u64) {
-        while let Some(Reverse(next)) = self.events.peek()
-            && next.at <= end
-        {
-            let Some(Reverse(Planned { at, event, .. })) = self.events.pop() else {
-                return;
-            };
+        while let Some(Planned { at, event, .. }) = self.agenda.next(end) {
             self.now = at;
             self.happen(event);
         }

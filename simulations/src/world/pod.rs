@@ -100,8 +100,8 @@ impl Pod {
         }
     }
 
-    /// Where its cells are: cells that it admitted and that are nowhere, or, below zero, that are in two places.
-    pub fn missing(&self) -> i128 {
+    /// What is wrong with its books, if anything: every cell that it admitted is in exactly one place.
+    pub fn books(&self) -> Result<(), String> {
         let figures = self.rounds.figures_now(&self.engine);
         let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| i128::from(cells));
         let places = [
@@ -112,7 +112,20 @@ impl Pod {
         ];
         let held: i128 = places.iter().map(|cells| i128::from(cells.get())).sum();
         let found = i128::from(figures.found.get());
-        i128::from(self.admitted) - (held + lost.iter().sum::<i128>() - found)
+        let admitted = i128::from(self.admitted);
+        let missing = admitted - (held + lost.iter().sum::<i128>() - found);
+        if missing != 0 {
+            return Err(format!(
+                "{missing} of {admitted} admitted cells are nowhere"
+            ));
+        }
+        // What turns up again had been lost before: more than that was counted twice.
+        if held > admitted {
+            return Err(format!(
+                "{held} cells are told of, {admitted} were admitted"
+            ));
+        }
+        Ok(())
     }
 
     /// Cells that no store will hear of.
