@@ -12,9 +12,6 @@ use crate::pure::{Cells, Moment, Nanos, Span};
 /// What a fold may be above the least it has to be, beside one cell: checks that ran while the answer was on its way.
 const FOLD_SLACK: Span = Span::nanos(5_000_000);
 
-/// Whatever is heard, a bucket is not filled for longer than the longest debt.
-const LEVEL_MAX: Span = Span::seconds(60);
-
 /// Cells that were collected for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frozen {
@@ -214,8 +211,8 @@ impl Engine {
             }
             return;
         }
-        let terms = Terms::level(asked.limit).heard_every(LEVEL_MAX);
-        let level = level.min(terms.level_max());
+        let rarest = Span::nanos(u64::MAX);
+        let level = level.min(Terms::level(asked.limit).heard_every(rarest).level_max());
         let key = self.table_key(asked);
         // What is pending here is not in that level yet.
         let pending = self.table.pending(&key).unwrap_or(Cells::ZERO);

@@ -122,7 +122,7 @@ enum Done {
         answer: Result<Reply, StoreError>,
     },
     Beat(Result<Beaten, StoreError>),
-    Errand(Option<(Lane, StoreError)>),
+    Errand(Lane, Result<(), StoreError>),
 }
 
 struct Running {
@@ -231,7 +231,10 @@ impl Running {
         });
     }
 
-    fn done(&mut self, done: Done) {
+    fn done(&mut self, done: Option<Done>) {
+        let Some(done) = done else {
+            return;
+        };
         let moment = self.clock.moment();
         let jitter = self.random.build_hasher().finish() ^ moment.now.get();
         let failure = match done {
@@ -262,8 +265,11 @@ impl Running {
                 self.rounds.unbeaten(&self.engine, moment.now, jitter);
                 Some(error)
             }
-            Done::Errand(None) => return,
-            Done::Errand(Some((lane, error))) => {
+            Done::Errand(lane, Ok(())) => {
+                self.rounds.reached(&self.engine, lane, moment.now);
+                None
+            }
+            Done::Errand(lane, Err(error)) => {
                 self.rounds
                     .unanswered(&self.engine, lane, moment.now, jitter);
                 Some(error)
@@ -306,49 +312,44 @@ impl Running {
 
     fn carry(&mut self, errand: Errand) {
         let store = Arc::clone(&self.store);
-        let of = |lane| move |error| (lane, error);
         match errand {
             Errand::Take(take, report) => {
                 if !self.rounds.is_reachable(take.key.lane()) {
                     report(Err(Undone));
                     return;
                 }
-                let of = of(take.key.lane());
+                let lane = take.key.lane();
                 self.under_way.spawn(async move {
-                    match store.take(&take).await {
-                        Ok(taken) => {
-                            let unwanted = !report(Ok(taken)) && taken.taken;
-                            Done::Errand(match unwanted {
-                                true => store.give_back(&take).await.err().map(of),
-                                false => None,
-                            })
-                        }
+                    let ended = match store.take(&take).await {
+                        Ok(taken) => match !report(Ok(taken)) && taken.taken {
+                            true => store.give_back(&take).await,
+                            false => Ok(()),
+                        },
                         Err(error) => {
                             report(Err(Undone));
-                            Done::Errand(Some(of(error)))
+                            Err(error)
                         }
-                    }
+                    };
+                    Done::Errand(lane, ended)
                 });
             }
             Errand::GiveBack(take) => {
-                let of = of(take.key.lane());
+                let lane = take.key.lane();
                 self.under_way
-                    .spawn(async move { Done::Errand(store.give_back(&take).await.err().map(of)) });
+                    .spawn(async move { Done::Errand(lane, store.give_back(&take).await) });
             }
             Errand::Read(key, terms, report) => {
-                let of = of(key.lane());
                 self.under_way.spawn(async move {
-                    let (told, error) = parted(store.read(key, terms).await);
+                    let (told, ended) = parted(store.read(key, terms).await);
                     report(told);
-                    Done::Errand(error.map(of))
+                    Done::Errand(key.lane(), ended)
                 });
             }
             Errand::Reset(key, report) => {
-                let of = of(key.lane());
                 self.under_way.spawn(async move {
-                    let (done, error) = parted(store.reset(key).await);
+                    let (done, ended) = parted(store.reset(key).await);
                     report(done);
-                    Done::Errand(error.map(of))
+                    Done::Errand(key.lane(), ended)
                 });
             }
         }
@@ -385,18 +386,18 @@ impl Running {
 
 /// What a task came back with. One that panicked takes the rounds with it: a pod that does not know what it has told
 /// must not go on as if it did.
-fn ended(done: Result<Done, JoinError>) -> Done {
+fn ended(done: Result<Done, JoinError>) -> Option<Done> {
     match done.map_err(JoinError::try_into_panic) {
-        Ok(done) => done,
+        Ok(done) => Some(done),
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        // Nobody cancels these tasks.
-        Err(Err(_)) => Done::Errand(None),
+        Err(Err(_)) => None, // cancelled, which nobody does
     }
 }
 
-fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, Undone>, Option<StoreError>) {
+/// What whoever asked is told, and what the rounds are.
+fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, Undone>, Result<(), StoreError>) {
     match ended {
-        Ok(done) => (Ok(done), None),
-        Err(error) => (Err(Undone), Some(error)),
+        Ok(done) => (Ok(done), Ok(())),
+        Err(error) => (Err(Undone), Err(error)),
     }
 }

@@ -16,6 +16,7 @@ const SENT_MAX: u64 = (1 << 49) - 1;
 const DEMAND_MAX: u64 = 1 << 39;
 const DEMAND_HALVES_MS: u64 = 10_000;
 const LIVE_HOLD_US: u64 = 10_000_000;
+const DEBT_HEARD_US: u64 = 2_000_000;
 
 /// A bucket as it is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,7 +162,11 @@ impl Round {
             let published_for = published.saturating_sub(self.now);
             published = self.now + rescale(published_for, stored.capacity, capacity);
         }
-        if published > self.now + capacity + debt_max {
+        let most = capacity + debt_max.max(DEBT_HEARD_US);
+        if delta.key.family == Family::Level {
+            level = level.min(most);
+        }
+        if published > self.now + most {
             published = 0;
         }
         let (mut demand, mut demand_at) = (stored.demand, self.now);
@@ -173,9 +178,10 @@ impl Round {
         let mut capped = false;
         let mut live_until = stored.live_until;
         if self.applied {
+            let most = level.max(capacity + debt_max);
             level += micros(delta.price);
-            capped = level > capacity + debt_max;
-            level = level.min(capacity + debt_max);
+            capped = level > most;
+            level = level.min(most);
             demand = (demand + delta.gross.get() * 1_000).min(DEMAND_MAX);
             let ending = live_until < self.now + LIVE_HOLD_US / 2;
             if delta.live && (ending || live_until > self.now + LIVE_HOLD_US) {

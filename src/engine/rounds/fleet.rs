@@ -20,10 +20,11 @@ const BEATS_STEADY: u32 = 2;
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
 const PENDING_EVERY: Span = Span::seconds(1);
 
-/// Messages that the store delivers per second, to all pods together: each costs it several microseconds.
-const MESSAGES_PER_SECOND: u64 = 50_000;
-/// How often the step of news is set.
+/// Pieces of news that the store delivers per second, to all pods together: each costs it several microseconds.
+const DELIVERIES_PER_SECOND: u64 = 50_000;
+/// How often the step of news is set, and how soon again while there is too much.
 const NEWS_EVERY: Span = Span::seconds(1);
+const NEWS_SOONEST: Span = Span::nanos(125_000_000);
 /// The shortest step, beside [`NEWS_STEP`]: a key at its limit is told to a thousand pods ten times a second.
 const NEWS_STEP_PER_POD: Span = Span::nanos(100_000);
 /// The longest step.
@@ -165,8 +166,8 @@ pub(super) struct Fleet {
     pub(super) cut_off: u64,
     /// One bit for each lane that is cut off or late.
     pub(super) blind: u64,
-    /// What answers took lately.
-    pub(super) trip: Span,
+    /// When it was last said what this pod grants of each key.
+    pub(super) shared_at: Nanos,
     pub(super) silent: Cells,
     pub(super) lost: Loss,
     pub(super) found: Cells,
@@ -190,25 +191,24 @@ pub(super) struct Fleet {
 
 impl Fleet {
     /// By how much a level must have grown to be told to other pods: so much that the store, which delivers each piece
-    /// to every pod, is not drowned in it. Every pod hears all of it, and so comes to the same.
+    /// to every pod, is not drowned in it. Every pod hears all of it, and so comes to about the same.
     pub(super) fn news_step(&mut self, now: Nanos) -> Span {
         let elapsed = now.since(self.news_set);
         let deliveries = self.heard.saturating_mul(self.pods.max(1));
-        if elapsed >= NEWS_EVERY || deliveries > MESSAGES_PER_SECOND {
-            let span = elapsed.get().max(SECOND / 8);
-            let a_second = u128::from(deliveries) * u128::from(SECOND) / u128::from(span);
-            let fitting =
-                u128::from(self.news_step.get()) * a_second / u128::from(MESSAGES_PER_SECOND);
-            // It is shortened slowly: what there is too much of is not seen while it is held back.
-            let fitting = u64::try_from(fitting)
-                .unwrap_or(u64::MAX)
-                .max(self.news_step.get() / 2);
+        let too_many = deliveries > DELIVERIES_PER_SECOND && elapsed >= NEWS_SOONEST;
+        if elapsed >= NEWS_EVERY || too_many {
+            let step = u128::from(self.news_step.get());
+            let a_second = u128::from(deliveries) * u128::from(SECOND) / u128::from(elapsed.get());
+            let fitting = step * a_second / u128::from(DELIVERIES_PER_SECOND);
+            // At most doubled, because what comes now was told under the step of before; at most halved, because what
+            // there is too much of is not seen while it is held back.
+            let fitting = u64::try_from(fitting.clamp(step / 2, step * 2)).unwrap_or(u64::MAX);
             let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(self.pods)));
-            self.news_step = Span::nanos(fitting).min(NEWS_STEP_MAX).max(least);
+            self.news_step = Span::nanos(fitting).max(least).min(NEWS_STEP_MAX);
             self.news_set = now;
             self.heard = 0;
         }
-        self.news_step
+        self.news_step.max(NEWS_STEP)
     }
 
     fn beat_every(&self) -> Span {
@@ -269,12 +269,6 @@ impl Fleet {
     /// Whether this pod is counted and the number of pods is to be believed.
     pub(super) const fn is_steady(&self) -> bool {
         self.steady_beats >= BEATS_STEADY && !self.leaving
-    }
-
-    /// An answer took so long: a quarter of what answers take from now on.
-    pub(super) const fn took(&mut self, trip: Span) {
-        let nanos = self.trip.get() - self.trip.get() / 4;
-        self.trip = Span::nanos(nanos.saturating_add(trip.get() / 4));
     }
 
     /// Counts the signs of life.

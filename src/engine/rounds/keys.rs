@@ -130,9 +130,13 @@ impl Rounds {
             return;
         };
         let now = here.now();
-        self.fleet.heard += 1;
         match kind {
             NewsKind::Full(level) => {
+                // The others are not told by the step.
+                let spec = &asked.rule.spec;
+                let by_step =
+                    !spec.algorithm.is_windowed() && spec.consistency != Consistency::Strict;
+                self.fleet.heard += u64::from(by_step);
                 here.engine.raise(&asked, level);
                 let Some(tracked) = self.keys.get_mut(&key) else {
                     return;
@@ -187,6 +191,7 @@ impl Rounds {
             self.fleet.lost.reset = self.fleet.lost.reset.plus(tracked.carry.gross);
             tracked.carry = super::tracked::Carry::default();
             tracked.full_until = Nanos::default();
+            tracked.alone = None;
             // An answer that is on its way is from before the reset.
             if let Some(flight) = &mut tracked.flight {
                 flight.stale = true;
@@ -203,6 +208,14 @@ impl Rounds {
             .iter_mut()
             .filter_map(|(key, tracked)| match here.subject(*key) {
                 Some(asked) => {
+                    if let Some(alone) = tracked
+                        .alone
+                        .as_mut()
+                        .filter(|_| tracked.limit != *asked.limit)
+                    {
+                        // On another scale nothing is known of it.
+                        alone.told = Nanos::default();
+                    }
                     tracked.limit = *asked.limit;
                     tracked.is_thin = terrain.is_thin(asked.limit);
                     tracked.terms = asked.terms();

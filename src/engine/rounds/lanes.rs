@@ -56,7 +56,7 @@ impl Rounds {
     /// When a lane has something to send, if it has.
     pub(super) fn lane_opens(&self, index: usize, lane: &LaneState, now: Nanos) -> Option<Nanos> {
         if lane.under_way != UnderWay::Nothing {
-            let late_at = lane.unanswered_since?.after(self.late_after());
+            let late_at = lane.unanswered_since?.after(self.late_after(index));
             return Some(late_at).filter(|at| *at > now);
         }
         let link = &self.links[self.shard_of[index]];
@@ -195,8 +195,9 @@ impl Rounds {
         sent: Nanos,
     ) {
         let now = here.now();
-        self.fleet.took(now.since(sent));
         self.lane_mut(lane).unanswered_since = None;
+        let shard = self.shard(lane);
+        self.links[shard].took(now.since(sent));
         self.link_succeeded(here.engine, lane, now);
         self.fleet.repaired += reply.repaired;
         let state = self.lane_mut(lane);
@@ -316,7 +317,8 @@ impl Rounds {
     /// The lanes of a shard are asked what they have.
     fn doubt(&mut self, shard: usize) {
         for (lane, of) in self.lanes.iter_mut().zip(&self.shard_of) {
-            lane.unsure |= *of == shard && lane.book.has_kept();
+            let asked_in_vain = lane.unanswered_since.is_some();
+            lane.unsure |= *of == shard && (lane.book.has_kept() || asked_in_vain);
         }
     }
 
@@ -341,9 +343,12 @@ impl Rounds {
         };
         self.fleet.cut_off = cut_off;
         self.fleet.blind = blind;
-        self.note_blind(engine, &newly);
-        if newly.blind != 0 {
+        self.note_blind(engine, &newly, now);
+        // Lanes fall behind one after the other: what was learned within an interval is good for all of them.
+        let fresh = self.fleet.shared_at.after(self.pace.interval) > now;
+        if newly.blind != 0 && !(fresh && self.fleet.shared_at > Nanos::default()) {
             engine.fallback.set_shares(self.shares());
+            self.fleet.shared_at = now;
         }
         engine.fallback.set_lanes(cut_off, late);
     }
@@ -361,51 +366,58 @@ impl Rounds {
     }
 
     /// Notes how the keys of lanes stand that do not answer, which tells later what was admitted meanwhile. Once they
-    /// answer again, what a key has pending was collected while they did not, and is billed by that; a key that has
-    /// nothing pending begins anew.
-    fn note_blind(&mut self, engine: &Engine, newly: &Newly) {
+    /// answer again, that is settled before anything else happens to the bucket.
+    fn note_blind(&mut self, engine: &Engine, newly: &Newly, now: Nanos) {
         let snapshot = engine.snapshot();
+        let pods = self.terrain.pods;
+        let mut to_tell = Vec::new();
         self.keys.iter_mut().for_each(|(key, tracked)| {
             let is_in = |lanes: u64| lanes >> key.lane().number() & 1 == 1;
             if !is_in(newly.cut_off | newly.blind | newly.sighted) {
                 return;
             }
             let asked = engine.subject(&snapshot, *key, Moment::default());
-            let pending = asked.as_ref().and_then(|asked| engine.pending_of(asked));
-            let to_tell = pending.unwrap_or(Cells::ZERO).plus(tracked.carry.gross);
-            if is_in(newly.blind) && tracked.alone.is_none() {
-                let tat = asked.as_ref().and_then(|asked| engine.tat_of(asked));
-                let untold = tracked.limit.interval().times(to_tell);
-                tracked.alone = Some(Alone {
-                    told: tat.unwrap_or_default().before(untold),
+            if is_in(newly.cut_off | newly.blind) {
+                let alone = tracked.alone.get_or_insert_with(|| Alone {
+                    told: asked.map_or(now, |asked| told_until(engine, &asked, tracked.carry)),
                     cut_off: false,
                 });
+                alone.cut_off |= is_in(newly.cut_off);
+            } else if let Some(Alone { cut_off: true, .. }) = tracked.alone
+                && tracked.is_loud()
+                && let Some(asked) = asked
+                && let Some(tat) = engine.tat_of(&asked)
+            {
+                let pending = engine.hush(&asked);
+                let share = Share::fallback(tracked.weight, pods);
+                tracked.carry.price = tracked.price(pending, share, tat, now);
+                tracked.carry.gross = tracked.carry.gross.plus(pending);
+                to_tell.push(*key);
             }
-            match &mut tracked.alone {
-                Some(alone) if is_in(newly.cut_off) => alone.cut_off = true,
-                Some(alone) if is_in(newly.sighted) => {
-                    if !(alone.cut_off && tracked.loud_until.is_some()) || to_tell == Cells::ZERO {
-                        tracked.alone = None;
-                    }
-                }
-                Some(_) | None => {}
+            if is_in(newly.sighted) {
+                tracked.alone = None;
             }
         });
+        to_tell.sort_unstable();
+        for key in to_tell {
+            self.look_again(key, now);
+        }
     }
 
     /// The lanes that have been waiting for an answer for too long, by a bit each.
     fn late_lanes(&self, now: Nanos) -> u64 {
-        let late_after = self.late_after();
         let lanes = self.lanes.iter().enumerate();
         lanes.fold(0, |late, (number, lane)| {
             let waited = lane.unanswered_since.map(|since| now.since(since));
-            late | u64::from(waited >= Some(late_after)) << number
+            let is_late = waited.is_some_and(|waited| waited >= self.late_after(number));
+            late | u64::from(is_late) << number
         })
     }
 
-    /// After how long an answer is late.
-    fn late_after(&self) -> Span {
-        LATE_AFTER.max(self.fleet.trip.times(LATE_TRIPS))
+    /// After how long an answer of a lane is late.
+    fn late_after(&self, lane: usize) -> Span {
+        let trip = self.links[self.shard_of[lane]].trip();
+        LATE_AFTER.max(trip.times(LATE_TRIPS))
     }
 
     fn share_of(&self, key: StoreKey) -> Share {
@@ -415,6 +427,13 @@ impl Rounds {
             .map_or(Share::even(self.terrain.pods), |key| key.weight);
         Share::fallback(weight, self.terrain.pods)
     }
+}
+
+/// Where a bucket ends without the cells that the store has not heard of.
+fn told_until(engine: &Engine, asked: &Asked<'_>, carry: Carry) -> Nanos {
+    let pending = engine.pending_of(asked).unwrap_or(Cells::ZERO);
+    let untold = asked.limit.interval().times(pending.plus(carry.gross));
+    engine.tat_of(asked).unwrap_or_default().before(untold)
 }
 
 /// Lanes, by a bit each.

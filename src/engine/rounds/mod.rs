@@ -228,6 +228,11 @@ impl Rounds {
         self.unanswered(engine, lane, now, jitter);
     }
 
+    /// The store did something else that it was asked for in `lane`.
+    pub fn reached(&mut self, engine: &Engine, lane: Lane, now: Nanos) {
+        self.link_succeeded(engine, lane, now);
+    }
+
     /// The store did not do something else that it was asked for in `lane`.
     pub fn unanswered(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
         let shard = self.shard(lane);

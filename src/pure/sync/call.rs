@@ -11,6 +11,8 @@ pub const LANES: u8 = 64;
 pub const BATCH_MAX: usize = 100;
 /// The longest debt, whatever the limit.
 const DEBT_MAX: Span = Span::seconds(60);
+/// The longest debt that rare news is a reason for.
+const DEBT_HEARD_MAX: Span = Span::seconds(2);
 /// What a level must have grown by to be news, as long as there is not too much of it.
 pub const NEWS_STEP: Span = Span::nanos(20_000_000);
 
@@ -111,7 +113,8 @@ impl Terms {
     /// let terms = Terms::level(&Limit::new(30, Unit::Second, 1, None).expect("sound"));
     /// assert_eq!(terms.heard_every(Span::nanos(20_000_000)), terms);
     /// let debt_max = |terms| match terms { Terms::Level { debt_max, .. } => debt_max, Terms::Window { .. } => Span::ZERO };
-    /// assert_eq!(debt_max(terms.heard_every(Span::seconds(5))), Span::seconds(10));
+    /// assert_eq!(debt_max(terms.heard_every(Span::nanos(700_000_000))), Span::nanos(1_400_000_000));
+    /// assert_eq!(debt_max(terms.heard_every(Span::seconds(5))), Span::seconds(2));
     /// ```
     #[must_use]
     pub fn heard_every(self, news_step: Span) -> Self {
@@ -123,7 +126,7 @@ impl Terms {
             } => Self::Level {
                 interval,
                 capacity,
-                debt_max: debt_max.max(news_step.plus(news_step).min(DEBT_MAX)),
+                debt_max: debt_max.max(news_step.plus(news_step).min(DEBT_HEARD_MAX)),
             },
             Self::Window { .. } => self,
         }

@@ -105,6 +105,7 @@ pub struct Link {
     state: State,
     failed_in_a_row: u32,
     last_success: Option<Nanos>,
+    trip: Span,
 }
 
 impl Default for Link {
@@ -120,7 +121,27 @@ impl Link {
             state: State::FRESH,
             failed_in_a_row: 0,
             last_success: None,
+            trip: Span::ZERO,
         }
+    }
+
+    /// An answer took so long: that is a quarter of what answers take from now on.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Link;
+    /// use tidegate::pure::Span;
+    /// let mut link = Link::new();
+    /// (0..40).for_each(|_| link.took(Span::nanos(8_000)));
+    /// assert!((7_900..=8_000).contains(&link.trip().get()));
+    /// ```
+    pub fn took(&mut self, trip: Span) {
+        let quarter = |span: Span| Span::nanos(span.get() >> 2);
+        self.trip = self.trip.less(quarter(self.trip)).plus(quarter(trip));
+    }
+
+    /// What answers take.
+    pub const fn trip(&self) -> Span {
+        self.trip
     }
 
     /// Whether a call is worth making now. After a cool-down a `true` is the probe: ask only to call.

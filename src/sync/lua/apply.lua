@@ -1,8 +1,8 @@
 -- Books what a pod admitted, once, and answers how each of its keys stands.
 --
 -- KEYS: the pod's record in this lane, then the keys.
--- ARGV: previous, sequence and the step of news, packed; the command to publish with; its channel; the deltas, packed, in the order of
--- the keys.
+-- ARGV: previous, sequence and the step of news, packed; the command to publish with; its channel; the deltas, packed,
+-- in the order of the keys.
 -- Answers: applied, sequence, gross, repaired, and per key three numbers and flags, packed.
 
 local previous_sequence, next_sequence
@@ -32,9 +32,11 @@ local function apply_level(key, value, family, flags, cells, price, interval, ca
     if not sound then
       repaired = repaired + 1
     end
+    -- A pod that allows less debt than another forgives none of what that one booked.
+    local most = max(level, capacity + debt_max)
     level = level + price
-    if level > capacity + debt_max then
-      level, capped = capacity + debt_max, 1
+    if level > most then
+      level, capped = most, 1
     end
     demand = min(demand + cells * 1000, DEMAND_MAX)
     local left = live - now

@@ -17,6 +17,8 @@ local DEMAND_MAX = 549755813888
 local DEMAND_HALVES = 10000
 -- How long a key stays live.
 local LIVE_HOLD = 10000000
+-- The longest debt that rare news is a reason for.
+local DEBT_HEARD_MAX = 2000000
 -- Seconds that a value outlives its use.
 local SPARE = 20
 -- Milliseconds that a pod's books are kept.
@@ -98,8 +100,13 @@ local function level_of(value, family, capacity, debt_max)
     level = min(ceil(level * capacity / scale), LENGTH_MAX)
     published = now + min(ceil(max(0, published - now) * capacity / scale), LENGTH_MAX)
   end
-  if published > now + capacity + debt_max then
-    published = 0 -- the clock was set back since
+  -- More than any pod books means that the clock was set back since.
+  local most = capacity + max(debt_max, DEBT_HEARD_MAX)
+  if family == FAMILY_LEVEL then
+    level = min(level, most)
+  end
+  if published > now + most then
+    published = 0
   end
   if demand > 0 and demand_at <= now then
     local passed = floor((now - demand_at) / 1000)
