@@ -1,12 +1,12 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-long loom bench fleet docs run tools apt-tools ci
+.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs run tools apt-tools ci
 
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
-	cargo clippy --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --no-deps --locked --document-private-items
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --locked --document-private-items
 
-test: check tools test-rust loom ## everything, with real clients
+test: check tools test-rust loom sim-test ## everything, with real clients
 
 test-rust:
 	cargo test --locked
@@ -15,7 +15,20 @@ test-long: tools ## fleets on every kind of store, for longer
 	cargo test --locked --test long
 
 loom: ## every interleaving of the bucket table's models
-	RUSTFLAGS="--cfg tidegate_loom" CARGO_TARGET_DIR=target/loom cargo test --locked --profile loom --test loom
+	RUSTFLAGS="--cfg tidegate_loom" CARGO_TARGET_DIR=target/loom cargo test --locked --profile quick --test loom
+
+sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
+	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)
+
+# Built as the models are, and run over every scenario: a table of what was seen, red if an expectation fails.
+sim-test: ## the simulator's own tests, and every scenario over its seeds
+	cargo test --locked --profile quick -p simulations
+	cargo run --locked --profile quick -p simulations -- all
+
+sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; about an hour
+	cargo run --release --locked -p simulations -- run swarm --seeds 10000
+	cargo run --release --locked -p simulations -- all --long
+	cargo run --release --locked -p simulations -- all --seeds 1000
 
 bench: ## ratios against floors and peers, in one run
 	cargo bench --locked --bench decide

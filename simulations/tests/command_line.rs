@@ -193,6 +193,22 @@ fn what_is_wrong_with_a_scenario_is_said_with_its_place() {
 }
 
 #[test]
+fn the_readmes_example_holds() {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"));
+    let readme = readme.expect("a README");
+    let example = readme.split("```yaml\n").nth(1).expect("an example");
+    let example = example.split("```").next().expect("its end");
+    let path = file("example.yaml", example);
+    let output = simulate(&["run", path.to_str().expect("a path"), "--seeds", "3"]);
+    assert!(
+        output.status.success(),
+        "{}{}",
+        text(&output.stdout),
+        text(&output.stderr)
+    );
+}
+
+#[test]
 fn an_expectation_that_fails_tells_how_to_see_it_again() {
     let path = file(
         "short.yaml",

@@ -79,6 +79,8 @@ impl Fallback {
 
     /// Says which lanes are cut off from now on, and which are late, by a bit each.
     pub fn set_lanes(&self, cut_off: u64, late: u64) {
+        // Ordering: Release, after the shares. `blind` is read first and so written last: who finds a lane in it finds
+        // out whether that is cut off.
         self.cut_off.store(cut_off, Ordering::Release);
         self.blind.store(cut_off | late, Ordering::Release);
     }

@@ -199,11 +199,11 @@ impl Engine {
         self.wanting.set_alarm(alarm);
     }
 
-    /// Says which lanes of the store are cut off, by a bit each, and what this pod grants of their keys meanwhile. The
-    /// rounds say it of their own accord.
-    pub fn set_partition(&self, lanes: u64, shares: Shares) {
+    /// Says which lanes of the store are cut off and which are late, by a bit each, and what this pod grants of their
+    /// keys meanwhile. The rounds say it of their own accord.
+    pub fn set_partition(&self, cut_off: u64, late: u64, shares: Shares) {
         self.fallback.set_shares(shares);
-        self.fallback.set_lanes(lanes, 0);
+        self.fallback.set_lanes(cut_off, late);
     }
 
     /// Running totals.

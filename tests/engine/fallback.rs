@@ -30,7 +30,7 @@ fn cut_off(engine: &Engine, unlearned: Share) {
         unlearned,
         learned: HashMap::new(),
     };
-    engine.set_partition(u64::MAX, shares);
+    engine.set_partition(u64::MAX, 0, shares);
 }
 
 /// Whether each of some checks passes, all at once.
@@ -41,6 +41,40 @@ fn decisions(engine: &Engine, checks: usize) -> String {
     });
     let letter = |allowed| if allowed { 'a' } else { 'd' };
     answers.map(|answer| letter(answer.allowed())).collect()
+}
+
+#[test]
+fn only_a_share_of_a_bucket_is_granted_while_an_answer_is_late() {
+    let late = |spec: RuleSpec| {
+        let setup = Setup {
+            reporting: true,
+            ..setup(1_000)
+        };
+        let engine = Engine::new(setup, rules(vec![node("key", spec)]));
+        let shares = Shares {
+            unlearned: Share::of(1, 2),
+            learned: HashMap::new(),
+        };
+        engine.set_partition(0, u64::MAX, shares);
+        let allowed = |_: &usize| ask(&engine, ("key", "v"), 1, START).allowed();
+        (0..9).filter(allowed).count()
+    };
+    let of = |on_store_error, algorithm| RuleSpec {
+        on_store_error,
+        ..rule(Limit::new(6, Unit::Second, 1, None).unwrap(), algorithm)
+    };
+    assert_eq!(late(of(OnStoreError::LocalShare, Algorithm::Gcra)), 3);
+    assert_eq!(
+        late(of(OnStoreError::LocalShare, Algorithm::FixedWindow)),
+        6
+    );
+    for other in [
+        OnStoreError::LocalFull,
+        OnStoreError::Allow,
+        OnStoreError::Deny,
+    ] {
+        assert_eq!(late(of(other, Algorithm::Gcra)), 6, "{other:?}");
+    }
 }
 
 #[test]
@@ -87,7 +121,7 @@ fn a_partition_ends() {
         unlearned: Share::WHOLE,
         learned: HashMap::new(),
     };
-    engine.set_partition(0, shares);
+    engine.set_partition(0, 0, shares);
     let answer = ask(&engine, ("key", "v"), 1, START);
     assert_eq!(
         (answer.allowed(), answer.hits()[0].source),

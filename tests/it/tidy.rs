@@ -141,7 +141,7 @@ fn the_inner_rings_know_nothing_of_the_world() {
 
 #[test]
 fn every_file_says_what_it_is() {
-    for folder in ["src", "tests", "benches"] {
+    for folder in ["src", "tests", "benches", "simulations"] {
         for (path, text) in sources(folder) {
             assert!(text.starts_with("//! "), "{path} has no header");
         }
@@ -243,6 +243,8 @@ fn links_lead_somewhere() {
         "docs/algorithms.md",
         "docs/admin.md",
         "docs/sync.md",
+        "docs/accuracy.md",
+        "simulations/README.md",
     ] {
         let folder = Path::new(document).parent().unwrap_or(Path::new(""));
         for link in read(document)

@@ -390,3 +390,58 @@ impl Rounds {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fleet(pods: u64) -> Fleet {
+        Fleet {
+            pods,
+            ..Fleet::default()
+        }
+    }
+
+    /// The step in milliseconds after each of `seconds` in which so many pieces were heard.
+    fn steps(fleet: &mut Fleet, heard: &[u64]) -> Vec<u64> {
+        let step = |(second, heard): (u64, &u64)| {
+            fleet.heard = *heard;
+            fleet.news_step(Nanos::new(second * SECOND)).get() / 1_000_000
+        };
+        (1..).zip(heard).map(step).collect()
+    }
+
+    #[test]
+    fn the_step_is_short_while_there_is_little_news() {
+        assert_eq!(steps(&mut fleet(100), &[0, 500, 400]), [20, 20, 20]);
+        assert_eq!(steps(&mut fleet(1_000), &[0, 50]), [100, 100]);
+        assert_eq!(
+            fleet(3).news_step(Nanos::new(1)),
+            NEWS_STEP,
+            "from the start"
+        );
+    }
+
+    #[test]
+    fn it_grows_with_what_is_too_much_and_shrinks_slowly() {
+        let steps = steps(&mut fleet(100), &[0, 750, 5_000, 5_000, 500, 0, 0, 0]);
+        assert_eq!(steps, [20, 30, 60, 120, 120, 60, 30, 20]);
+        let mut fleet = fleet(100);
+        let most = (0..40).map(|_| 1_000_000).collect::<Vec<u64>>();
+        assert_eq!(self::steps(&mut fleet, &most).last(), Some(&10_000));
+    }
+
+    #[test]
+    fn much_too_much_is_answered_soon_but_not_at_once() {
+        let mut fleet = fleet(100);
+        let _ = fleet.news_step(Nanos::new(SECOND));
+        let mut after_ms = |ms: u64| {
+            fleet.heard = 600;
+            fleet.news_step(Nanos::new(SECOND + ms * 1_000_000)).get() / 1_000_000
+        };
+        assert_eq!(
+            [after_ms(10), after_ms(124), after_ms(125), after_ms(200)],
+            [20, 20, 40, 40]
+        );
+    }
+}

@@ -166,3 +166,65 @@ impl Tracked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pure::Unit;
+
+    const NOW: Nanos = Nanos::new(100_000_000_000);
+
+    fn ms(ms: u64) -> Span {
+        Span::nanos(ms * 1_000_000)
+    }
+
+    /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if all of it is billed. The bucket ends
+    /// so many milliseconds from now; the store knew of it until `told`.
+    fn price(alone: Option<Alone>, ends: u64) -> u64 {
+        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
+        let tracked = Tracked {
+            alone,
+            ..Tracked::new(limit, Terms::level(&limit), Share::even(4), NOW)
+        };
+        let price = tracked.price(Cells::new(50), Share::even(4), NOW.after(ms(ends)), NOW);
+        price.get() / 1_000_000
+    }
+
+    fn cut_off(told: Nanos) -> Option<Alone> {
+        let cut_off = true;
+        Some(Alone { told, cut_off })
+    }
+
+    #[test]
+    fn in_health_and_while_only_late_all_is_billed() {
+        assert_eq!(price(None, 10), 500);
+        let cut_off = false;
+        assert_eq!(price(Some(Alone { told: NOW, cut_off }), 10), 500);
+    }
+
+    #[test]
+    fn after_a_cut_a_pod_bills_its_share_of_what_filled_up() {
+        assert_eq!(price(cut_off(NOW), 800), 200);
+        assert_eq!(
+            price(cut_off(NOW.before(ms(9_000))), 800),
+            200,
+            "long drained"
+        );
+        assert_eq!(
+            price(cut_off(NOW.after(ms(600))), 800),
+            50,
+            "the store has the rest"
+        );
+        assert_eq!(price(cut_off(NOW), 0), 0, "all of it has drained");
+        assert_eq!(
+            price(cut_off(NOW.after(ms(900))), 800),
+            0,
+            "less than it knew"
+        );
+    }
+
+    #[test]
+    fn it_bills_no_more_than_it_admitted_and_no_more_than_its_share() {
+        assert_eq!(price(cut_off(NOW), 60_000), 250);
+    }
+}
