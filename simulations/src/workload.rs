@@ -16,8 +16,10 @@ pub struct Arrival {
     pub at: u64,
     /// Which pod it is asked of, as a number of any size: of the pods alive it is this one, counted round and round.
     pub pod: u64,
-    /// Which of the scenario's loads it is of, and the number of its key there.
+    /// Which of the scenario's loads it is of.
     pub load: usize,
+    /// Its key: the first load with the same descriptor, and the number of the key there.
+    pub subject: usize,
     pub key: u32,
     pub cost: u64,
 }
@@ -118,6 +120,7 @@ impl<'a> Stream<'a> {
             at: self.at,
             pod,
             load: self.number,
+            subject: self.load.subject,
             key,
             cost: self.load.cost,
         })
@@ -129,6 +132,7 @@ impl<'a> Stream<'a> {
             at: self.load.from + one.at,
             pod: one.pod,
             load: self.number,
+            subject: self.load.subject,
             key: one.key,
             cost: one.cost,
         })

@@ -103,7 +103,7 @@ pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -
 }
 
 const fn key(arrival: &Arrival) -> Key {
-    (arrival.load, arrival.key)
+    (arrival.subject, arrival.key)
 }
 
 /// The pod that is asked, of so many.

@@ -29,6 +29,7 @@ pub const fn at(ms: u64) -> Asked {
             at: ms * MS,
             pod: 0,
             load: 0,
+            subject: 0,
             key: 0,
             cost: 1,
         },

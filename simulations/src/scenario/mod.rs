@@ -102,6 +102,8 @@ pub struct Load {
     pub domain: String,
     /// Entries; `{n}` in a value is the key's number.
     pub entries: Vec<(String, String)>,
+    /// The first load with the same domain and entries: they share their keys.
+    pub subject: usize,
 }
 
 /// Where arrivals come from.

@@ -88,6 +88,12 @@ impl Reader<'_> {
         }
         let settles = raw.settles.nanos();
         let load = raw.load.iter().map(|load| self.load(load, lasts));
+        let mut load: Vec<Load> = load.collect::<Result<_, _>>()?;
+        for nth in 0..load.len() {
+            let (domain, entries) = (&load[nth].domain, &load[nth].entries);
+            let same = |other: &Load| other.domain == *domain && other.entries == *entries;
+            load[nth].subject = load.iter().position(same).unwrap_or(nth);
+        }
         let faults = raw.faults.iter().map(|fault| self.fault(fault, lasts));
         let faults: Vec<Fault> = faults.collect::<Result<_, _>>()?;
         let calm = faults.is_empty() && raw.random_faults == 0;
@@ -111,7 +117,7 @@ impl Reader<'_> {
             rules: config.rules.clone(),
             network: raw.network,
             redis: raw.redis,
-            load: load.collect::<Result<_, _>>()?,
+            load,
             faults,
             random_faults: raw.random_faults,
             expect: raw
@@ -142,6 +148,7 @@ impl Reader<'_> {
             cost: raw.cost,
             domain,
             entries,
+            subject: 0,
         })
     }
 

@@ -211,7 +211,7 @@ impl Fleet {
         self.news_step.max(NEWS_STEP)
     }
 
-    fn beat_every(&self) -> Span {
+    pub(super) fn beat_every(&self) -> Span {
         BEAT.times(Cells::new(self.pods.div_ceil(PODS_PER_SECOND).max(1)))
     }
 

@@ -12,6 +12,9 @@ use crate::pure::sync::{
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 
+/// A lane that keeps batches for a replay is asked what it has at least so often, before it lets go of them.
+const KEPT_ASKED_WITHIN: Span = Span::seconds(20);
+
 impl Rounds {
     /// A key wants a round: now, or once its gap has passed.
     pub(super) fn want(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
@@ -298,17 +301,25 @@ impl Rounds {
         self.links_changed(engine, now);
     }
 
-    /// With every sign of life one lane of each shard is asked what it has: so every shard is heard of, an idle lane's
-    /// record does not expire, and a loss is noticed.
+    /// With every sign of life one lane of each shard is asked what it has: so every shard is heard of, and an idle lane's
+    /// record does not expire. And of those that keep something that may have to be replayed, so many that each is asked
+    /// before it lets go of that: a failover that a pod slept through is noticed in time.
     pub(super) fn doubt_next(&mut self) {
-        let turn = self.fleet.next_turn();
+        let (turn, beat_every) = (self.fleet.next_turn(), self.fleet.beat_every());
         for shard in 0..self.links.len() {
-            let shards = self.shard_of.iter().enumerate();
-            let lanes: Vec<usize> = shards
-                .filter(|(_, of)| **of == shard)
-                .map(|(lane, _)| lane)
+            let of_shard = self.shard_of.iter().enumerate();
+            let lanes = of_shard.filter(|(_, of)| **of == shard);
+            let lanes: Vec<usize> = lanes.map(|(lane, _)| lane).collect();
+            let keeping = lanes.iter().copied();
+            let keeping: Vec<usize> = keeping
+                .filter(|lane| self.lanes[*lane].book.has_kept())
                 .collect();
-            if let Some(lane) = lanes.get(turn % lanes.len().max(1)) {
+            let beats = KEPT_ASKED_WITHIN.whole(beat_every).get().max(1);
+            let each = keeping.len().div_ceil(usize::try_from(beats).unwrap_or(1));
+            let first = turn.wrapping_mul(each) % keeping.len().max(1);
+            let next = keeping.iter().cycle().skip(first);
+            let asked = next.take(each).chain(lanes.get(turn % lanes.len().max(1)));
+            for lane in asked {
                 self.lanes[*lane].unsure = true;
             }
         }

@@ -83,8 +83,13 @@ impl Grid {
             y: Axis::until(self.top, (upper + self.height, upper)),
             corners: (left, upper, left + self.width, upper + self.height),
         };
-        canvas.text((left, upper - 34.0), Anchor::Start, "name", line.name);
-        let ratio = format!("admitted/exact {:.3}", line.ratio);
+        // Whose way it is has its place below: together they are wider than a panel.
+        let (way, whose) = match line.name.split_once(" (") {
+            Some((way, whose)) => (way, format!("{}: ", whose.trim_end_matches(')'))),
+            None => (line.name, String::new()),
+        };
+        canvas.text((left, upper - 34.0), Anchor::Start, "name", way);
+        let ratio = format!("{whose}admitted/exact {:.3}", line.ratio);
         canvas.text((left, upper - 18.0), Anchor::Start, "small", &ratio);
         panel.area(canvas, &line.asked, self.top);
         panel.grid(canvas, column == 0, self.seconds);
