@@ -4,8 +4,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use tidegate::pure::{Cells, Check, Descriptor, Entry};
-
 use crate::baselines::{self, Baseline};
 use crate::judge::{Bin, Judge, Tally};
 use crate::policy::{Cost, Policy};
@@ -85,30 +83,11 @@ fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
     for arrival in Workload::new(scenario, seed) {
         meter.read_until(arrival.at, &mut policy);
         policy.run_until(arrival.at);
-        let load = &scenario.load[arrival.load];
-        let number = arrival.key.to_string();
-        let values: Vec<String> = load
-            .entries
-            .iter()
-            .map(|(_, value)| value.replace("{n}", &number))
-            .collect();
-        let entries = load.entries.iter().zip(&values);
-        let entries: Vec<Entry<'_>> = entries
-            .map(|((key, _), value)| Entry { key, value })
-            .collect();
-        let descriptors = [Descriptor {
-            entries: &entries,
-            cost: None,
-        }];
-        let check = Check {
-            domain: &load.domain,
-            cost: Cells::new(arrival.cost),
-            peek: false,
-            descriptors: &descriptors,
-        };
-        if let Some(allowed) = policy.check(&arrival, &check) {
-            judge.decided(arrival.at, &check, allowed);
-        }
+        scenario.load[arrival.load].ask(arrival.key, arrival.cost, |check| {
+            if let Some(allowed) = policy.check(&arrival, check) {
+                judge.decided(arrival.at, check, allowed);
+            }
+        });
     }
     meter.read_until(scenario.ends(), &mut policy);
     policy.run_until(scenario.ends());

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use tidegate::config;
 use tidegate::engine::rounds::Pace;
-use tidegate::pure::Rules;
 use tidegate::pure::sync::Share;
+use tidegate::pure::{Cells, Check, Descriptor, Entry, Rules};
 
 pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
 pub use raw::{RawArrivals as Arrivals, RawNetwork, RawPick as Pick, RawPods as Pods};
@@ -104,6 +104,32 @@ pub struct Load {
     pub entries: Vec<(String, String)>,
     /// The first load with the same domain and entries: they share their keys.
     pub subject: usize,
+}
+
+impl Load {
+    /// What `ask` says to a check of `cost` cells of the key of that number; of none it is a look.
+    pub fn ask<R>(&self, key: u32, cost: u64, ask: impl FnOnce(&Check<'_>) -> R) -> R {
+        let number = key.to_string();
+        let values = self
+            .entries
+            .iter()
+            .map(|(_, value)| value.replace("{n}", &number));
+        let values: Vec<String> = values.collect();
+        let entries = self.entries.iter().zip(&values);
+        let entries: Vec<Entry<'_>> = entries
+            .map(|((key, _), value)| Entry { key, value })
+            .collect();
+        let descriptors = [Descriptor {
+            entries: &entries,
+            cost: None,
+        }];
+        ask(&Check {
+            domain: &self.domain,
+            cost: Cells::new(cost),
+            peek: cost == 0,
+            descriptors: &descriptors,
+        })
+    }
 }
 
 /// Where arrivals come from.

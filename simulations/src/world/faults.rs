@@ -1,7 +1,6 @@
 //! What goes wrong, as the scenario has it, or drawn by lot.
 
-use tidegate::pure::sync::{Family, StoreKey};
-use tidegate::pure::{Descriptor, Entry};
+use tidegate::pure::sync::StoreKey;
 
 use super::World;
 use super::agenda::Event;
@@ -134,46 +133,20 @@ impl World<'_> {
 
     /// Somebody resets a key of the first load.
     fn reset(&mut self, key: u32) {
-        let scenario = self.scenario;
-        let Some(load) = scenario.load.first() else {
-            return;
-        };
-        let values: Vec<String> = load
-            .entries
-            .iter()
-            .map(|(_, value)| value.replace("{n}", &key.to_string()))
-            .collect();
-        let entries = load.entries.iter().zip(&values);
-        let entries: Vec<Entry<'_>> = entries
-            .map(|((key, _), value)| Entry { key, value })
-            .collect();
-        let descriptors = [Descriptor {
-            entries: &entries,
-            cost: None,
-        }];
-        let check = tidegate::pure::Check {
-            domain: &load.domain,
-            cost: tidegate::pure::Cells::ONE,
-            peek: true,
-            descriptors: &descriptors,
-        };
-        let Some(pod) = self
+        let pod = self
             .alive
             .first()
-            .and_then(|first| self.pods[*first].as_ref())
-        else {
+            .and_then(|first| self.pods[*first].as_ref());
+        let (Some(load), Some(pod)) = (self.scenario.load.first(), pod) else {
             return;
         };
         let moment = self.moment(pod);
-        let answer = pod.engine.check(&check, moment);
-        let keys: Vec<StoreKey> = answer
-            .hits()
-            .iter()
-            .filter_map(|hit| pod.engine.store_key(&answer, hit, moment))
-            .map(|(key, _)| key)
-            .filter(|key| key.family != Family::Carried)
-            .collect();
-        drop(answer);
+        let keys: Vec<StoreKey> = load.ask(key, 0, |check| {
+            let answer = pod.engine.check(check, moment);
+            let hits = answer.hits().iter();
+            let keys = hits.filter_map(|hit| pod.engine.store_key(&answer, hit, moment));
+            keys.map(|(key, _)| key).collect()
+        });
         for key in keys {
             let news = self.store.reset(key);
             self.publish(vec![news]);

@@ -7,6 +7,7 @@
 //! A key is *silent* while this pod uses it within its even share, else *loud*: everything of it is told, and the other
 //! pods are asked to do the same.
 
+mod blind;
 mod fleet;
 mod keys;
 mod lanes;
@@ -31,9 +32,6 @@ const COALESCE: Span = Span::nanos(1_000_000);
 /// A key is told at most once in this time, and more rarely in a large fleet.
 const GAP: Span = Span::nanos(5_000_000);
 const GAP_PER_POD: u64 = 20_000;
-/// An answer that takes longer than this, and than so many times what answers take, is late.
-const LATE_AFTER: Span = Span::nanos(50_000_000);
-const LATE_TRIPS: Cells = Cells::new(4);
 /// How long a key stays loud after this pod or another used more than its even share.
 const HOLD: Span = Span::seconds(10);
 
