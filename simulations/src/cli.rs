@@ -28,6 +28,7 @@ const SEEDS: u64 = 20;
 #[derive(Debug, Parser)]
 #[command(
     name = "tidegate-sim",
+    version,
     after_help = "A SCENARIO is a file, or the name of one in simulations/scenarios.\n\
                   Exit status: 0 all expectations hold, 1 some do not, 2 it could not be run.\n\n\
                   Example: tidegate-sim compare flash_crowd --html report.html"

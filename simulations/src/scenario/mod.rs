@@ -26,7 +26,9 @@ use read::{Reader, shape};
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// There is no such file, and no scenario of that name.
-    #[error("cannot read {path}: {source}")]
+    #[error(
+        "cannot read {path}: {source} (`tidegate-sim list` names the scenarios that there are)"
+    )]
     Read {
         /// Where it was looked for.
         path: String,
