@@ -25,10 +25,10 @@ sim-test: ## the simulator's own tests, and every scenario over its seeds
 	cargo test --locked --profile quick -p simulations
 	cargo run --locked --profile quick -p simulations -- all
 
-sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; about an hour
+sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; the last fails where docs/accuracy.md says so
 	cargo run --release --locked -p simulations -- run swarm --seeds 10000
-	cargo run --release --locked -p simulations -- all --long
 	cargo run --release --locked -p simulations -- all --seeds 1000
+	cargo run --release --locked -p simulations -- all --long
 
 bench: ## ratios against floors and peers, in one run
 	cargo bench --locked --bench decide
