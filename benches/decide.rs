@@ -286,10 +286,7 @@ impl Tide {
             key: "client",
             value: name,
         }];
-        let descriptors = [Descriptor {
-            entries: &entries,
-            cost: None,
-        }];
+        let descriptors = [Descriptor::of(&entries)];
         let check = Check {
             domain: "bench",
             descriptors: &descriptors,

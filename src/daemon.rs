@@ -24,6 +24,7 @@ use crate::pure::Rule;
 use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError};
 use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
+use crate::wire::http1::Http1;
 use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener};
 
 /// How often the calendar is put right and the metrics are tidied.
@@ -163,20 +164,21 @@ impl Shared<'_> {
             let listener = bound("http", address, config, &mut at).await?;
             doors.push(Box::pin(
                 self.door("http", Arc::clone(self.permits))
-                    .serve(listener, http.clone()),
+                    .serve(listener, Http1(http.clone())),
             ));
         }
         for address in &config.listen.metrics {
             let listener = bound("metrics", address, config, &mut at).await?;
             doors.push(Box::pin(
                 self.door("metrics", pages())
-                    .serve(listener, health.clone()),
+                    .serve(listener, Http1(health.clone())),
             ));
         }
         for address in &config.listen.admin {
             let listener = bound("admin", address, config, &mut at).await?;
             doors.push(Box::pin(
-                self.door("admin", pages()).serve(listener, api.clone()),
+                self.door("admin", pages())
+                    .serve(listener, Http1(api.clone())),
             ));
         }
         let doors = doors.into_iter().map(tokio::spawn).collect();

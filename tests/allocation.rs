@@ -57,10 +57,7 @@ fn check(algorithm: Algorithm, keys: &[&str], peek: bool, allowed: bool) {
         .collect();
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
-        .map(|entries| Descriptor {
-            entries,
-            cost: None,
-        })
+        .map(|entries| Descriptor::of(entries))
         .collect();
     let check = Check {
         domain: "api",

@@ -214,10 +214,7 @@ mod tests {
             key: "client",
             value: &client,
         }];
-        let descriptor = Descriptor {
-            entries: &entries,
-            cost: None,
-        };
+        let descriptor = Descriptor::of(&entries);
         let cost = 1 + nth % 7;
         let answer = engine.check(
             &Check {

@@ -55,10 +55,7 @@ impl Explain {
                 value: &pair.value,
             })
             .collect();
-        let descriptors = [Descriptor {
-            entries: &entries,
-            cost: None,
-        }];
+        let descriptors = [Descriptor::of(&entries)];
         let check = Check {
             domain: &self.domain,
             descriptors: &descriptors,

@@ -280,13 +280,10 @@ mod tests {
 
     const CHECK: Check<'static> = Check {
         domain: "api",
-        descriptors: &[Descriptor {
-            entries: &[Entry {
-                key: "key",
-                value: "v",
-            }],
-            cost: None,
-        }],
+        descriptors: &[Descriptor::of(&[Entry {
+            key: "key",
+            value: "v",
+        }])],
         cost: Cells::ONE,
         peek: false,
     };

@@ -1,5 +1,6 @@
 //! One question, "may this pass?", as every door asks it.
 
+use super::limit::Limit;
 use super::time::Cells;
 
 /// One named value of a descriptor.
@@ -18,6 +19,22 @@ pub struct Descriptor<'a> {
     pub entries: &'a [Entry<'a>],
     /// Overrides the cost of the check; zero looks without consuming.
     pub cost: Option<Cells>,
+    /// Gives the cost back instead of using it. Always passes.
+    pub refund: bool,
+    /// The limit that the caller carries: it holds instead of any rule of a known domain.
+    pub limit: Option<Limit>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// A descriptor that uses what the check does, under the rules.
+    pub const fn of(entries: &'a [Entry<'a>]) -> Self {
+        Self {
+            entries,
+            cost: None,
+            refund: false,
+            limit: None,
+        }
+    }
 }
 
 /// One check: it passes if every descriptor does, and then uses its cost on every rule that matched.

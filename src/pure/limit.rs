@@ -173,6 +173,40 @@ impl Limit {
         })
     }
 
+    /// The limit of a caller that carries one, as redis-cell has it: `count` cells in `seconds`, and `burst` at once.
+    ///
+    /// The interval is rounded down, as there: a rate that is not a whole number of nanoseconds is exceeded by less than
+    /// one in the interval.
+    ///
+    /// ```
+    /// use tidegate::pure::{Limit, LimitFault, Span};
+    /// let limit = Limit::carried(16, 30, 60)?;
+    /// assert_eq!((limit.interval(), limit.capacity()), (Span::seconds(2), Span::seconds(32)));
+    /// assert_eq!(Limit::carried(1, 3, 1)?.interval(), Span::nanos(333_333_333));
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    pub fn carried(burst: u64, count: u64, seconds: u64) -> Result<Self, LimitFault> {
+        if burst == 0 || count == 0 {
+            return Err(LimitFault::NoBurst);
+        }
+        let limit = Self::new(count, Unit::Second, seconds, Some(burst))?;
+        let interval = limit.window.get().checked_div(count).unwrap_or(0);
+        Ok(limit.at_interval(Span::nanos(interval)))
+    }
+
+    /// This limit with another price of a cell, and the same burst.
+    const fn at_interval(self, interval: Span) -> Self {
+        Self {
+            cells_per_2_64: match u64::MAX.checked_div(interval.get()) {
+                Some(cells) => cells,
+                None => u64::MAX,
+            },
+            capacity: interval.times(self.burst),
+            interval,
+            ..self
+        }
+    }
+
     /// This limit for a pod that grants only its `share` of it: a cell costs more, the bucket is as long as ever. At
     /// least one cell fits.
     pub fn shared(&self, share: Share) -> Self {

@@ -186,8 +186,8 @@ impl Asked<'_> {
                 let (entries, after) = rest.split_at(descriptor.entries.len());
                 rest = after;
                 Descriptor {
-                    entries,
                     cost: descriptor.hits_addend.map(Cells::new),
+                    ..Descriptor::of(entries)
                 }
             })
             .collect();

@@ -1,6 +1,6 @@
 //! Listening, on TCP or on a Unix socket: bind, accept, bound the connections, drain.
 //!
-//! Nothing here knows what is spoken on a connection; [`Door::serve`] is given what to do with it.
+//! Nothing here knows what is spoken on a connection: that is a [`Speak`].
 
 use std::fs;
 use std::future::Future;
@@ -8,39 +8,22 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::Service;
-use hyper_util::rt::TokioIo;
 use metrics::{Counter, Gauge};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tracing::{debug, warn};
+use tracing::warn;
 
-use super::Reply;
-use super::heads::Heads;
 use crate::config::Address;
 
-/// Bytes of a request's head. Its headers are bounded by hyper, at 100: any other bound costs each request a copy.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Connections that wait to be accepted. A client beyond them is not refused: it tries again after a second.
 const BACKLOG_MAX: u32 = 4096;
 /// How long to wait before accepting again when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// What a connection beyond the bound is told.
-const BUSY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: 79\r\n\
-    retry-after: 1\r\nconnection: close\r\n\r\n\
-    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"connections_max are open\"}}\n";
-
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -220,12 +203,14 @@ impl Drain {
         )
     }
 
-    fn has_begun(&self) -> bool {
+    /// Whether it has begun.
+    pub fn has_begun(&self) -> bool {
         // Ordering: Acquire pairs with `begin`. The channel wakes whoever waits.
         self.begun.load(Ordering::Acquire)
     }
 
-    async fn begins(&mut self) {
+    /// Waits until it begins.
+    pub async fn begins(&mut self) {
         while !self.has_begun() && self.told.changed().await.is_ok() {}
     }
 }
@@ -251,14 +236,20 @@ pub struct Door {
     pub refused: Counter,
 }
 
-impl Door {
-    /// Accepts on `listener` until the drain begins, and serves HTTP/1.1 on each connection with a service of its own.
-    pub async fn serve<S>(mut self, listener: Listener, service: S)
+/// What is spoken on a door's connections.
+pub trait Speak: Clone + Send + 'static {
+    /// What a connection beyond the bound is told.
+    const BUSY: &'static [u8];
+
+    /// Serves one connection until it ends, or until the drain has begun and what was asked is answered.
+    fn speak<T>(self, stream: T, drain: Drain) -> impl Future<Output = ()> + Send
     where
-        S: Service<Request<Incoming>, Response = Reply> + Clone + Send + 'static,
-        S::Future: Send + 'static,
-        S::Error: std::error::Error + Send + Sync + 'static,
-    {
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+}
+
+impl Door {
+    /// Accepts on `listener` until the drain begins, and has `speaker` speak on each connection.
+    pub async fn serve<S: Speak>(mut self, listener: Listener, speaker: S) {
         loop {
             let drain = self.drain.clone();
             let accepted = tokio::select! {
@@ -267,24 +258,18 @@ impl Door {
             };
             match (accepted, Arc::clone(&self.permits).try_acquire_owned()) {
                 (Ok(Stream::Tcp(stream)), Ok(permit)) => {
-                    tokio::spawn(connection(
-                        stream,
-                        service.clone(),
-                        drain,
-                        self.held(permit),
-                    ));
+                    let held = self.held(permit);
+                    let spoken = speaker.clone().speak(stream, drain);
+                    tokio::spawn(held.until(spoken));
                 }
                 (Ok(Stream::Unix(stream)), Ok(permit)) => {
-                    tokio::spawn(connection(
-                        stream,
-                        service.clone(),
-                        drain,
-                        self.held(permit),
-                    ));
+                    let held = self.held(permit);
+                    let spoken = speaker.clone().speak(stream, drain);
+                    tokio::spawn(held.until(spoken));
                 }
                 (Ok(stream), Err(_)) => {
                     self.refused.increment(1);
-                    stream.refuse().await;
+                    stream.refuse(S::BUSY).await;
                 }
                 (Err(error), _) => {
                     // The listener itself is well: what failed is this connection, or file descriptors ran out.
@@ -310,6 +295,13 @@ struct Held {
     open: Gauge,
 }
 
+impl Held {
+    /// Keeps the place until `spoken` has ended.
+    async fn until(self, spoken: impl Future<Output = ()>) {
+        spoken.await;
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.open.decrement(1);
@@ -323,11 +315,11 @@ enum Stream {
 
 impl Stream {
     /// Says that there is no room. Whoever does not take it at once is not waited for.
-    async fn refuse(self) {
+    async fn refuse(self, busy: &[u8]) {
         let wait = Duration::from_millis(5);
         let _ = match self {
-            Self::Tcp(mut stream) => tokio::time::timeout(wait, stream.write_all(BUSY)).await,
-            Self::Unix(mut stream) => tokio::time::timeout(wait, stream.write_all(BUSY)).await,
+            Self::Tcp(mut stream) => tokio::time::timeout(wait, stream.write_all(busy)).await,
+            Self::Unix(mut stream) => tokio::time::timeout(wait, stream.write_all(busy)).await,
         };
     }
 }
@@ -341,47 +333,4 @@ async fn accept(listener: &Listener) -> io::Result<Stream> {
         }
         Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
     }
-}
-
-async fn connection<T, S>(stream: T, service: S, mut drain: Drain, held: Held)
-where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Reply>,
-    S::Error: std::error::Error + Send + Sync + 'static,
-{
-    let (service, mut heads) = Heads::of(service);
-    let mut served = pin!(
-        http1::Builder::new()
-            .max_buf_size(HEAD_BYTES_MAX)
-            .half_close(true)
-            .writev(false)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    let begun = Arc::clone(&drain.begun);
-    let mut begins = pin!(drain.begins());
-    let (mut waiting, mut draining) = (false, false);
-    std::future::poll_fn(|context| {
-        // The drain is asked once, to be woken by it; after that a flag tells, which costs a request nothing.
-        if !waiting || begun.load(Ordering::Acquire) {
-            waiting = true;
-            if !draining && begins.as_mut().poll(context).is_ready() {
-                draining = true;
-                served.as_mut().graceful_shutdown();
-            }
-        }
-        match served.as_mut().poll(context) {
-            Poll::Ready(Ok(())) => Poll::Ready(()),
-            Poll::Ready(Err(error)) => {
-                debug!(%error, "connection ended early");
-                Poll::Ready(())
-            }
-            Poll::Pending if heads.overdue(context) => {
-                debug!("connection closed: no request came in time");
-                Poll::Ready(())
-            }
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await;
-    drop(held);
 }

@@ -5,6 +5,7 @@
 
 pub mod decode;
 mod heads;
+pub mod http1;
 pub mod listen;
 
 use bytes::Bytes;

@@ -254,8 +254,8 @@ fn check(engine: &Engine, asked: &[Asked], now: u64, cost: u64) -> Answer {
         .iter()
         .zip(&entries)
         .map(|(one, entries)| Descriptor {
-            entries,
             cost: one.cost.map(Cells::new),
+            ..Descriptor::of(entries)
         })
         .collect();
     let check = Check {
@@ -345,10 +345,7 @@ fn a_key_that_just_entered_gets_back_what_a_denied_check_took() {
         key: "b",
         value: "k",
     }];
-    let descriptor = Descriptor {
-        entries: &entries,
-        cost: None,
-    };
+    let descriptor = Descriptor::of(&entries);
     let twice = Check {
         domain: "api",
         descriptors: &[descriptor, descriptor],
@@ -376,8 +373,8 @@ fn one_of_many(engine: &Engine, value: &str, dice: &mut Dice) -> [u64; 4] {
         .zip(costs)
         .filter(|(_, cost)| *cost > 0)
         .map(|(entries, cost)| Descriptor {
-            entries,
             cost: Some(Cells::new(cost)),
+            ..Descriptor::of(entries)
         })
         .collect();
     let check = Check {

@@ -114,8 +114,8 @@ fn begin(engine: &Engine, keys: &[&str], cost: u64, nanos: u64) -> Begun {
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
         .map(|entries| Descriptor {
-            entries,
             cost: Some(Cells::new(cost)),
+            ..Descriptor::of(entries)
         })
         .collect();
     let check = Check {

@@ -83,10 +83,8 @@ pub fn engine(keys_max: usize, rules: Rules) -> Engine {
 /// Asks for `cost` cells of the one descriptor `key: value` at `nanos`.
 pub fn ask(engine: &Engine, entry: (&str, &str), cost: u64, nanos: u64) -> Answer {
     let (key, value) = entry;
-    let descriptors = [Descriptor {
-        entries: &[Entry { key, value }],
-        cost: None,
-    }];
+    let entries = [Entry { key, value }];
+    let descriptors = [Descriptor::of(&entries)];
     let check = Check {
         domain: "api",
         descriptors: &descriptors,

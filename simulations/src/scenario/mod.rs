@@ -121,10 +121,7 @@ impl Load {
         let entries: Vec<Entry<'_>> = entries
             .map(|((key, _), value)| Entry { key, value })
             .collect();
-        let descriptors = [Descriptor {
-            entries: &entries,
-            cost: None,
-        }];
+        let descriptors = [Descriptor::of(&entries)];
         ask(&Check {
             domain: &self.domain,
             cost: Cells::new(cost),
