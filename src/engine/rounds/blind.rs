@@ -83,7 +83,8 @@ impl Rounds {
             {
                 let pending = engine.hush(&asked);
                 let share = Share::fallback(tracked.weight, pods);
-                tracked.carry.price = tracked.price(pending, share, tat, now);
+                let price = asked.limit.interval().times(pending);
+                tracked.carry.price = tracked.price(price, share, tat, now);
                 tracked.carry.gross = tracked.carry.gross.plus(pending);
                 to_tell.push(*key);
             }

@@ -4,8 +4,8 @@ use super::fleet::Reason;
 use super::tracked::{Alone, Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
-use crate::pure::rule::{Consistency, Report};
-use crate::pure::sync::{Allowance, News, NewsKind, Share, StoreKey, Trigger};
+use crate::pure::rule::{Consistency, Report, RuleSpec};
+use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
 impl Rounds {
@@ -126,10 +126,13 @@ impl Rounds {
 
     /// Other pods told something of a key.
     pub(super) fn hear(&mut self, here: &Here<'_>, News { key, kind }: News) {
+        let now = here.now();
         let Some(asked) = here.subject(key) else {
+            if let (Family::Carried, NewsKind::Full(level)) = (key.family, kind) {
+                here.engine.deny_unheld(key.name, level, now);
+            }
             return;
         };
-        let now = here.now();
         match kind {
             NewsKind::Full(level) => {
                 // The others are not told by the step.
@@ -211,13 +214,13 @@ impl Rounds {
                     if let Some(alone) = tracked
                         .alone
                         .as_mut()
-                        .filter(|_| tracked.limit != *asked.limit)
+                        .filter(|_| tracked.limit != asked.limit)
                     {
                         // On another scale nothing is known of it.
                         alone.told = Nanos::default();
                     }
-                    tracked.limit = *asked.limit;
-                    tracked.is_thin = terrain.is_thin(asked.limit);
+                    tracked.limit = asked.limit;
+                    tracked.is_thin = terrain.is_thin(&asked.limit);
                     tracked.terms = asked.terms();
                     None
                 }
@@ -233,8 +236,11 @@ impl Rounds {
 
     /// Sets at how many cells new keys of each rule are noticed.
     pub(super) fn set_openings(&self, here: &Here<'_>) {
+        let silent = self.fleet.is_steady() && may_be_silent(here.snapshot.rules().carried());
+        let pods = if silent { self.terrain.pods } else { 0 };
+        here.engine.carried.set_silent_pods(pods);
         for (rule, state) in here.snapshot.all() {
-            if let Some(limit) = rule.spec.limit.as_ref().filter(|_| state.reported) {
+            if let Some(limit) = rule.spec.limit.filter(|_| state.reported) {
                 let asked = Asked {
                     rule,
                     state,
@@ -262,12 +268,8 @@ impl Rounds {
 
     /// This pod's even share of a key that pods may be silent of.
     pub(super) fn even_share(&self, asked: &Asked<'_>) -> Option<Allowance> {
-        let spec = &asked.rule.spec;
-        let may_be_silent = spec.report == Report::Contested
-            && spec.consistency == Consistency::Hybrid
-            && !spec.algorithm.is_windowed();
-        may_be_silent
-            .then(|| self.terrain.allowance(asked.limit))
+        may_be_silent(&asked.rule.spec)
+            .then(|| self.terrain.allowance(&asked.limit))
             .flatten()
     }
 
@@ -288,11 +290,11 @@ impl Rounds {
             told: now,
             cut_off: true,
         });
-        let is_thin = self.terrain.is_thin(asked.limit);
+        let is_thin = self.terrain.is_thin(&asked.limit);
         self.keys.entry(key).or_insert_with(|| Tracked {
             alone,
             is_thin,
-            ..Tracked::new(*asked.limit, asked.terms(), weight, now)
+            ..Tracked::new(asked.limit, asked.terms(), weight, now)
         })
     }
 
@@ -331,4 +333,11 @@ impl Rounds {
         tracked.due = at;
         self.due.insert((at, key));
     }
+}
+
+/// Whether pods may be silent of keys of a rule like `spec` that they use within their even share.
+fn may_be_silent(spec: &RuleSpec) -> bool {
+    spec.report == Report::Contested
+        && spec.consistency == Consistency::Hybrid
+        && !spec.algorithm.is_windowed()
 }
