@@ -208,16 +208,16 @@ impl Carried {
         })
     }
 
-    /// Collects what was noted of the key and is not to be told: as many cells of its last limit as cost the same.
-    pub fn hush(&self, name: u128) -> Cells {
+    /// Collects what was noted of the key and is not to be told, and what it cost.
+    pub fn hush(&self, name: u128) -> (Cells, Span) {
         let mut shard = self.shard(name);
-        let Some(Bucket { untold, .. }) = shard.get_mut(&name) else {
-            return Cells::ZERO;
-        };
-        untold.cells = Cells::ZERO;
-        let (price, interval) = (std::mem::take(&mut untold.price), untold.limit);
-        let interval = interval.map_or(1, |limit| limit.interval().get().max(1));
-        Cells::new(price.get().div_ceil(interval))
+        match shard.get_mut(&name) {
+            Some(Bucket { untold, .. }) => (
+                std::mem::take(&mut untold.cells),
+                std::mem::take(&mut untold.price),
+            ),
+            None => (Cells::ZERO, Span::ZERO),
+        }
     }
 
     /// Ends the flight of the key, if it is in one, and sets at how many pending cells it wants to be collected. `true`

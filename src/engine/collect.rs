@@ -28,6 +28,24 @@ pub(super) struct Frozen {
     pub(super) age: Span,
 }
 
+/// Cells that were collected and are not to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hushed {
+    /// How many.
+    pub(super) cells: Cells,
+    /// How many of the key's limit cost as much. Only where callers carry different limits is it another number.
+    pub(super) worth: Cells,
+}
+
+impl Hushed {
+    const fn of(cells: Cells) -> Self {
+        Self {
+            cells,
+            worth: cells,
+        }
+    }
+}
+
 /// What the store said, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
@@ -102,14 +120,19 @@ impl Engine {
     }
 
     /// Collects the pending cells of a key that are not to be told.
-    pub(super) fn hush(&self, asked: &Asked<'_>) -> Cells {
+    pub(super) fn hush(&self, asked: &Asked<'_>) -> Hushed {
         match asked.state.family {
             Family::Level => {
                 let collected = self.table.collect(&self.table_key(asked), false);
-                collected.map_or(Cells::ZERO, |collected| collected.cells)
+                collected.map_or_else(Hushed::default, |collected| Hushed::of(collected.cells))
             }
-            Family::Carried => self.carried.hush(asked.name),
-            Family::Window => self.windows.hush(asked.name),
+            Family::Carried => {
+                let (cells, price) = self.carried.hush(asked.name);
+                let interval = asked.limit.interval().get().max(1);
+                let worth = Cells::new(price.get().div_ceil(interval));
+                Hushed { cells, worth }
+            }
+            Family::Window => Hushed::of(self.windows.hush(asked.name)),
         }
     }
 

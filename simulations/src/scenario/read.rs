@@ -146,6 +146,10 @@ impl Reader<'_> {
             from,
             to: to.min(lasts),
             cost: raw.cost,
+            carried: raw
+                .carried
+                .then(|| self.rules.all().first()?.spec.limit)
+                .flatten(),
             domain,
             entries,
             subject: 0,

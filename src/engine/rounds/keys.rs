@@ -4,6 +4,7 @@ use super::fleet::Reason;
 use super::tracked::{Alone, Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
+use crate::engine::collect::Hushed;
 use crate::pure::rule::{Consistency, Report, RuleSpec};
 use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
@@ -16,8 +17,8 @@ impl Rounds {
         };
         if self.is_full(key) {
             // Nothing more can be told than is waiting to be told already.
-            let cells = here.engine.hush(&asked);
-            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
+            let hushed = here.engine.hush(&asked);
+            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(hushed.cells);
             here.engine.land(&asked, Trigger::EACH);
             return;
         }
@@ -41,9 +42,9 @@ impl Rounds {
     /// Looks whether a silent key may stay so.
     fn look_at(&mut self, here: &Here<'_>, asked: &Asked<'_>, allowance: &Allowance) {
         let (key, now) = (asked.store_key(), here.now());
-        let cells = here.engine.hush(asked);
+        let Hushed { cells, worth } = here.engine.hush(asked);
         let tracked = self.track(asked, now);
-        match tracked.used(allowance, cells, now) {
+        match tracked.used(allowance, worth, now) {
             Use::Within => {
                 let ends = tracked.even_ends();
                 self.fleet.silent = self.fleet.silent.plus(cells);
@@ -172,8 +173,8 @@ impl Rounds {
         }
         match self.allowance(asked) {
             Some(allowance) => {
-                let cells = here.engine.hush(asked);
-                let _ = self.track(asked, now).used(&allowance, cells, now);
+                let Hushed { cells, worth } = here.engine.hush(asked);
+                let _ = self.track(asked, now).used(&allowance, worth, now);
                 self.speak_up(asked, &allowance, cells, until);
             }
             None => self.track(asked, now).stay_loud(until),
