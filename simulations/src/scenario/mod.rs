@@ -175,7 +175,7 @@ pub enum What {
     Roll(u64),
     StoreClock(i64),
     Calendars(i64),
-    Reload(Rules),
+    Reload(Box<Rules>),
     Reset(u32),
 }
 

@@ -208,7 +208,7 @@ impl Reader<'_> {
         let over = raw.over.map_or(0, |length| length.nanos());
         let part = |part: f64| part.clamp(0.0, 1.0);
         let reload = match &raw.reload {
-            Some(limit) => Some(What::Reload(self.reloaded(limit)?)),
+            Some(limit) => Some(What::Reload(Box::new(self.reloaded(limit)?))),
             None => None,
         };
         let given: Vec<What> = [
