@@ -105,6 +105,7 @@ fn stand_in(path: &Path, answer: Option<&'static [u8]>) {
             let mut stream = stream.unwrap();
             match answer {
                 Some(answer) => {
+                    // A request is short: one read has it all, or the client sends it in bits.
                     let _ = stream.read(&mut [0; 4096]);
                     let _ = stream.write_all(answer);
                 }

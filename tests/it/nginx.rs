@@ -328,8 +328,13 @@ fn nginx_does_not_wait_for_an_answer() {
 fn nginx_takes_a_key_from_the_query() {
     let sidecar = sidecar();
     let map = guide("nginx.md", "nginx").pop().unwrap();
-    let http = map + &http(&sidecar.http(), false).replace("$http_x_api_key", "$limit_key");
-    let proxy = Proxy::nginx(&http);
+    let http = http(&sidecar.http(), false)
+        .replace(
+            "    location / {",
+            "    location / {\n        set $api_key $limit_key;",
+        )
+        .replace("$http_x_api_key", "$api_key");
+    let proxy = Proxy::nginx(&(map + &http));
     let statuses = |paths: [&str; 3]| paths.map(|path| proxy.get(path, "ignored").status);
     assert_eq!(
         statuses(["/?api_key=abc", "/?api_key=abc", "/?api_key=abc"]),
@@ -340,6 +345,27 @@ fn nginx_takes_a_key_from_the_query() {
         statuses(["/?api_key=%61bc", "/?api_key=a%26peek%3D1", "/"]),
         [200, 200, 429]
     );
+}
+
+#[test]
+fn nginx_limits_each_address_whatever_the_client_says_it_is() {
+    let sidecar = sidecar();
+    let http = http(&sidecar.http(), false)
+        .replace("#proxy_set_header X-F", "proxy_set_header X-F")
+        .replace("&api_key=@x-api-key", "&remote_address=@x-forwarded-for");
+    let proxy = Proxy::nginx(&http);
+    let statuses = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|made_up| {
+        let headers = [&format!("X-Forwarded-For: {made_up}")[..]];
+        proxy.connect().request("GET", "/", &headers, b"").status
+    });
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[test]
+fn nginx_may_be_told_401() {
+    let sidecar = sidecar();
+    let http = http(&sidecar.http(), false).replace("403", "401");
+    limits(&Proxy::nginx(&http), "x");
 }
 
 /// The guide's site for Caddy, asking at `door`.
