@@ -1,6 +1,7 @@
 //! Forward auth with real proxies: the blocks of `docs/guides/nginx.md` are their configuration.
 //!
-//! Only addresses are replaced. Each proxy has a folder and a loopback address of its own; the system's is not touched.
+//! Only addresses are replaced, and timeouts are longer where they are not what is tested: this machine may be busy. Each
+//! proxy has a folder and a loopback address of its own; the system's is not touched.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -191,6 +192,18 @@ impl Drop for Proxy {
 
 /// The guide's configuration of nginx, asking at `door`: the one that fails closed, or the one that fails open.
 fn http(door: &Door, open: bool) -> String {
+    patient(&hasty_http(door, open))
+}
+
+/// A configuration with more time for an answer.
+fn patient(text: &str) -> String {
+    assert_eq!(text.matches(" 100ms").count(), 1, "{text}");
+    assert_eq!(text.matches(" 250ms").count(), 1, "{text}");
+    text.replace(" 100ms", " 10s").replace(" 250ms", " 10s")
+}
+
+/// The same, with the guide's timeouts.
+fn hasty_http(door: &Door, open: bool) -> String {
     let blocks = guide("nginx.md", "nginx");
     let [closed, instead, _] = &blocks[..] else {
         panic!("not three blocks: {blocks:?}");
@@ -319,7 +332,7 @@ fn nginx_does_not_wait_for_an_answer() {
     for (open, expected) in [(false, 503), (true, 200)] {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let door = Door::Tcp(silent.local_addr().unwrap());
-        let proxy = Proxy::nginx(&http(&door, open));
+        let proxy = Proxy::nginx(&hasty_http(&door, open));
         assert_eq!(proxy.get("/", "hangs").status, expected);
     }
 }
@@ -364,7 +377,9 @@ fn nginx_limits_each_address_whatever_the_client_says_it_is() {
 #[test]
 fn nginx_may_be_told_401() {
     let sidecar = sidecar();
-    let http = http(&sidecar.http(), false).replace("403", "401");
+    let http = http(&sidecar.http(), false)
+        .replace("deny_status=403", "deny_status=401")
+        .replace("error_page 403", "error_page 401");
     limits(&Proxy::nginx(&http), "x");
 }
 
@@ -407,7 +422,7 @@ fn caddy_limits_and_fails_closed() {
 #[test]
 fn caddy_tells_what_is_left_and_fails_open() {
     let sidecar = sidecar();
-    let site = site(1, &sidecar.http());
+    let site = patient(&site(1, &sidecar.http()));
     let proxy = Proxy::caddy(&site);
     let body = vec![b'x'; 300_000];
     let post = |nth| {
