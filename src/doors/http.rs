@@ -1,4 +1,5 @@
-//! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query.
+//! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query, `GET /v1/forward` with a
+//! query that takes values from the headers (`forward.rs`).
 //!
 //! A check that has to wait for the store (`strict.rs`) keeps its request: it is read again to be answered.
 
@@ -16,6 +17,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
 use super::encode::{self, HeaderStyles, Telling};
+use super::forward;
 use super::strict::{Late, Strict};
 use crate::clock::Clock;
 use crate::config::{Bounds, HeaderStyle};
@@ -94,6 +96,8 @@ impl Http {
 enum Sent {
     Body(Bytes),
     Query(Uri),
+    /// A query with values of headers in it.
+    Forwarded(String),
 }
 
 impl Sent {
@@ -101,6 +105,7 @@ impl Sent {
         match self {
             Self::Body(body) => decode::from_json(body),
             Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
+            Self::Forwarded(query) => decode::from_query(query),
         }
     }
 }
@@ -125,11 +130,17 @@ impl Service<Request<Incoming>> for Http {
                 headers: head.headers,
                 body: Reading::new(body, self.0.bounds.body_bytes_max),
             },
-            ("/v1/check", &Method::GET) => match self.answer(Sent::Query(head.uri), head.headers) {
-                Ok(reply) => Answering::at_once(reply),
-                Err(late) => Answering::Late(late),
-            },
+            ("/v1/check", &Method::GET) => {
+                Answering::of(self.answer(Sent::Query(head.uri), head.headers))
+            }
             ("/v1/check", _) => Answering::at_once(method_refusal("GET, POST")),
+            ("/v1/forward", &Method::GET) => {
+                match forward::filled(head.uri.query().unwrap_or_default(), &head.headers) {
+                    Ok(query) => Answering::of(self.answer(Sent::Forwarded(query), head.headers)),
+                    Err(malformed) => Answering::at_once(self.0.refuse(&malformed)),
+                }
+            }
+            ("/v1/forward", _) => Answering::at_once(method_refusal("GET")),
             _ => Answering::at_once(refusal(
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",
@@ -160,6 +171,10 @@ pub enum Answering {
 impl Answering {
     fn at_once(reply: Reply) -> Self {
         Self::AtOnce(future::ready(Ok(reply)))
+    }
+
+    fn of(answer: Result<Reply, Late>) -> Self {
+        answer.map_or_else(Self::Late, Self::at_once)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod body;
 mod encode;
+mod forward;
 pub mod http;
 mod json;
 pub mod strict;
