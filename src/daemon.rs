@@ -18,6 +18,7 @@ use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
 use crate::config::{Address, Config};
 use crate::doors::http::Http;
+use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
 use crate::engine::{Desk, Engine, FleetKey, Setup};
 use crate::pure::Rule;
@@ -60,9 +61,14 @@ pub enum DaemonError {
         #[source]
         source: std::io::Error,
     },
-    /// The token file is empty.
-    #[error("the admin token in {0} is empty")]
-    EmptyToken(PathBuf),
+    /// A file that should hold a secret is empty.
+    #[error("{what} in {path} is empty")]
+    Empty {
+        /// What it should hold.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+    },
     /// The store cannot be used at all.
     #[error(transparent)]
     Store(#[from] StartError),
@@ -143,14 +149,9 @@ impl Shared<'_> {
             Arc::clone(self.telemetry),
             &config.headers,
             config.bounds,
-            Strict {
-                desk: self.desk.clone(),
-                timeout: config
-                    .store
-                    .as_ref()
-                    .map_or(Duration::ZERO, |store| store.timeout),
-            },
+            self.strict(config),
         );
+        let resp = self.resp(config)?;
         let health = Health {
             engine: Arc::clone(self.engine),
             telemetry: Arc::clone(self.telemetry),
@@ -165,6 +166,13 @@ impl Shared<'_> {
             doors.push(Box::pin(
                 self.door("http", Arc::clone(self.permits))
                     .serve(listener, Http1(http.clone())),
+            ));
+        }
+        for address in &config.listen.resp {
+            let listener = bound("resp", address, config, &mut at).await?;
+            doors.push(Box::pin(
+                self.door("resp", Arc::clone(self.permits))
+                    .serve(listener, resp.clone()),
             ));
         }
         for address in &config.listen.metrics {
@@ -185,6 +193,26 @@ impl Shared<'_> {
         Ok(Opened { at, doors })
     }
 
+    fn strict(&self, config: &Config) -> Strict {
+        let timeout = config.store.as_ref().map(|store| store.timeout);
+        Strict {
+            desk: self.desk.clone(),
+            timeout: timeout.unwrap_or_default(),
+        }
+    }
+
+    fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
+        let file = config.listen.resp_password_file.as_ref();
+        let password = secret("the RESP password", file)?;
+        Ok(Resp::new(
+            Arc::clone(self.engine),
+            Arc::clone(self.telemetry),
+            config.bounds,
+            self.strict(config),
+            password.map(|password| Arc::from(password.as_bytes())),
+        ))
+    }
+
     fn api(&self, config: &Config) -> Result<Api, DaemonError> {
         let timeout = config.store.as_ref().map(|store| store.timeout);
         Ok(Api {
@@ -193,7 +221,7 @@ impl Shared<'_> {
             telemetry: Arc::clone(self.telemetry),
             desk: self.desk.clone(),
             patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
-            token: token(config)?,
+            token: secret("the admin token", config.listen.token_file.as_ref())?,
             keys_max: config.bounds.keys_max,
             key_bytes_max: config.bounds.key_bytes_max,
         })
@@ -338,14 +366,18 @@ fn configuration(config: &Config, engine: &Engine) -> Configuration {
     }
 }
 
-fn token(config: &Config) -> Result<Option<Arc<str>>, DaemonError> {
-    let Some(path) = &config.listen.token_file else {
+/// The secret in that file, if there is one to be.
+fn secret(what: &'static str, path: Option<&PathBuf>) -> Result<Option<Arc<str>>, DaemonError> {
+    let Some(path) = path else {
         return Ok(None);
     };
-    let text = read("the admin token", path)?;
+    let text = read(what, path)?;
     match String::from_utf8_lossy(&text).trim() {
-        "" => Err(DaemonError::EmptyToken(path.clone())),
-        token => Ok(Some(Arc::from(token))),
+        "" => Err(DaemonError::Empty {
+            what,
+            path: path.clone(),
+        }),
+        secret => Ok(Some(Arc::from(secret))),
     }
 }
 

@@ -26,12 +26,17 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
     let metrics = door(check, &at, ("metrics", &raw.metrics));
     let admin = door(check, &at, ("admin", &raw.admin));
     let token_file = check.path(&at, ("token_file", &raw.token_file));
+    let resp_password_file = check.path(&at, ("resp_password_file", &raw.resp_password_file));
 
     let doors = [&http, &grpc, &resp, &metrics, &admin];
     once_each(check, doors.into_iter().flatten().flatten());
+    // A password keeps strangers from using limits up; a check over HTTP has none.
+    let guarded = resp_password_file.is_some();
+    let resp_open = resp.iter().flatten().filter(|_| !guarded);
     for (address, spot) in http
         .iter()
         .flatten()
+        .chain(resp_open)
         .filter(|(address, _)| !address.is_local())
     {
         let text =
@@ -50,12 +55,10 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
             check.fault(spot, text);
         }
     }
-    for (name, placed, door) in [("grpc", &grpc, "gRPC"), ("resp", &resp, "RESP")] {
-        if let Some((_, first)) = placed.iter().flatten().next() {
-            let spot = at.field(name).beside(first);
-            let text = format!("this version has no {door} door yet: nothing listens there");
-            check.warn(&spot, text);
-        }
+    if let Some((_, first)) = grpc.iter().flatten().next() {
+        let spot = at.field("grpc").beside(first);
+        let text = "this version has no gRPC door yet: nothing listens there".to_owned();
+        check.warn(&spot, text);
     }
     let addresses = |placed: Option<Vec<Placed>>, default| match placed {
         Some(placed) => placed.into_iter().map(|(address, _)| address).collect(),
@@ -69,6 +72,7 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
         admin: addresses(admin, default.admin),
         unix_mode: unix_mode(check, &at, &raw.unix_mode).unwrap_or(default.unix_mode),
         token_file,
+        resp_password_file,
     }
 }
 

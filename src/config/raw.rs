@@ -173,6 +173,7 @@ fields! {
         admin: List<String>,
         unix_mode: Text,
         token_file: Text,
+        resp_password_file: Text,
     }
 
     RawStore {

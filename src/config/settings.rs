@@ -57,6 +57,8 @@ pub struct Listen {
     pub unix_mode: u32,
     /// The file that holds the bearer token of the admin door.
     pub token_file: Option<PathBuf>,
+    /// The file that holds the password of the Redis protocol's door.
+    pub resp_password_file: Option<PathBuf>,
 }
 
 impl Default for Listen {
@@ -71,6 +73,7 @@ impl Default for Listen {
             admin: loopback(7601),
             unix_mode: 0o660,
             token_file: None,
+            resp_password_file: None,
         }
     }
 }

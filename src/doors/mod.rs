@@ -10,4 +10,5 @@ mod encode;
 mod forward;
 pub mod http;
 mod json;
+pub mod resp;
 pub mod strict;

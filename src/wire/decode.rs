@@ -116,6 +116,57 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
     Ok(asked)
 }
 
+/// The check in the words of a command: the domain, pairs of entry and value, then `COST n` and `PEEK` in any case.
+///
+/// A first entry may be called `cost` or `peek`; a later one would be taken for an option.
+pub fn from_words<'a>(words: &[&'a [u8]]) -> Result<Asked<'a>, Malformed> {
+    let domain = words.first().copied().unwrap_or_default();
+    let mut rest = words.get(1..).unwrap_or_default();
+    let mut entries: SmallVec<[AskedEntry<'a>; 2]> = SmallVec::new();
+    let (mut cost, mut peek) = (None, false);
+    while let [word, after @ ..] = rest {
+        let is = |name: &[u8]| !entries.is_empty() && word.eq_ignore_ascii_case(name);
+        rest = match after {
+            [number_of, after @ ..] if is(b"COST") => {
+                cost = Some(number("COST", text("COST", number_of)?)?);
+                after
+            }
+            after if is(b"PEEK") => {
+                peek = true;
+                after
+            }
+            [value, after @ ..] if cost.is_none() && !peek => {
+                entries.push(AskedEntry {
+                    key: Cow::Borrowed(text("entry", word)?),
+                    value: Cow::Borrowed(text("value", value)?),
+                });
+                after
+            }
+            _ => {
+                let word = String::from_utf8_lossy(word);
+                return Err(Malformed(format!(
+                    "{word:?}: expected pairs of entry and value, then COST n or PEEK"
+                )));
+            }
+        };
+    }
+    Ok(Asked {
+        domain: Cow::Borrowed(text("domain", domain)?),
+        hits_addend: cost.unwrap_or(1),
+        // Who says that it costs nothing looks.
+        peek: peek || cost == Some(0),
+        descriptors: SmallVec::from_iter([AskedDescriptor {
+            entries,
+            hits_addend: None,
+        }]),
+        deny_status: None,
+    })
+}
+
+fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, Malformed> {
+    str::from_utf8(bytes).map_err(|_| Malformed(format!("{name}: must be UTF-8")))
+}
+
 fn decoded(text: &str) -> Result<Cow<'_, str>, Malformed> {
     let malformed = |_| Malformed("the query is not UTF-8 once decoded".to_owned());
     match text.contains('+') {

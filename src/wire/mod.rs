@@ -17,6 +17,15 @@ use serde_json::json;
 /// Any response of ours: it is all in memory when it is sent.
 pub type Reply = Response<Full<Bytes>>;
 
+/// Whether `given` is the secret. All of it is compared, so that the time taken does not tell how much was right.
+pub fn is_secret(given: &[u8], secret: &[u8]) -> bool {
+    let differing = given
+        .iter()
+        .zip(secret)
+        .fold(0, |differing, (a, b)| differing | (a ^ b));
+    given.len() == secret.len() && differing == 0
+}
+
 /// A response with a JSON body.
 pub fn json(status: StatusCode, body: &serde_json::Value) -> Reply {
     reply(status, "application/json", body.to_string())

@@ -1,0 +1,243 @@
+//! The two commands that ask whether something may pass.
+//!
+//! `CL.THROTTLE` answers as redis-cell 0.2.2 does: a capacity of `max_burst + 1`, whole seconds rounded down, -1 where
+//! there is nothing to wait for. What redis-cell has no sound answer to is refused by the parameter's name.
+
+use smallvec::SmallVec;
+
+use super::frame::Arguments;
+use super::reply::Replies;
+use crate::config::Bounds;
+use crate::engine::{Answer, Begun, Engine, Throttle};
+use crate::pure::time::SECOND;
+use crate::pure::{Cells, Limit, LimitFault, Moment, Span};
+use crate::wire::decode::{self, Malformed};
+
+const MILLISECOND: u64 = SECOND / 1_000;
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Asked<'a> {
+    /// A key, by a limit that the caller carries.
+    Throttle(Throttle<'a>),
+    /// Entries, under the rules.
+    Check(decode::Asked<'a>),
+}
+
+impl<'a> Asked<'a> {
+    /// `CL.THROTTLE key max_burst count period [quantity]`.
+    pub fn throttle(arguments: &Arguments<'a>, bounds: Bounds) -> Result<Self, Malformed> {
+        let words = arguments.get(1..).unwrap_or_default();
+        let (key, max_burst, count, period, quantity) = match words {
+            [key, max_burst, count, period] => (key, max_burst, count, period, &b"1"[..]),
+            [key, max_burst, count, period, quantity] => (key, max_burst, count, period, *quantity),
+            _ => {
+                return Err(Malformed(
+                    "must be key max_burst count period [quantity]".to_owned(),
+                ));
+            }
+        };
+        if key.len() > bounds.key_bytes_max {
+            return Err(Malformed(format!(
+                "key: must be at most {} bytes, is {}",
+                bounds.key_bytes_max,
+                key.len()
+            )));
+        }
+        let burst = at_least(0, "max_burst", max_burst)?.saturating_add(1);
+        let count = at_least(1, "count", count)?;
+        let period = at_least(1, "period", period)?;
+        let quantity = integer("quantity", quantity)?;
+        Ok(Self::Throttle(Throttle {
+            key,
+            limit: Limit::carried(burst, count, period).map_err(unsound)?,
+            cost: Cells::new(quantity.unsigned_abs()),
+            refund: quantity < 0,
+        }))
+    }
+
+    /// `TG.CHECK domain entry value [entry value ...] [COST n] [PEEK]`.
+    pub fn check(arguments: &Arguments<'a>) -> Result<Self, Malformed> {
+        decode::from_words(arguments.get(1..).unwrap_or_default()).map(Self::Check)
+    }
+
+    /// Asks the engine.
+    pub fn begin(
+        &self,
+        engine: &Engine,
+        bounds: Bounds,
+        moment: Moment,
+    ) -> Result<Begun, Malformed> {
+        match self {
+            Self::Throttle(throttle) => Ok(engine.begin_throttle(throttle, moment)),
+            Self::Check(asked) => {
+                asked.check(bounds.key_bytes_max, |check| engine.begin(check, moment))
+            }
+        }
+    }
+
+    /// Tells what was decided.
+    pub fn tell(&self, answer: &Answer, replies: &mut Replies) {
+        match self {
+            Self::Throttle(throttle) => tell_throttle(throttle, answer, replies),
+            Self::Check(_) => tell_check(answer, replies),
+        }
+    }
+}
+
+/// Limited, limit, remaining, retry after, reset after.
+fn tell_throttle(throttle: &Throttle<'_>, answer: &Answer, replies: &mut Replies) {
+    let Some(standing) = answer.decisive().map(|hit| hit.standing) else {
+        return replies.error("ERR nothing was decided");
+    };
+    let (limited, wait) = match throttle.cost {
+        // Who asks for nothing is limited only by a level that is above this limit's whole capacity.
+        Cells::ZERO => {
+            let above = standing.reset_after.less(throttle.limit.capacity());
+            (above > Span::ZERO, Some(above))
+        }
+        _ => (!answer.allowed(), standing.retry_after),
+    };
+    let wait = wait.filter(|_| limited);
+    replies.array(5);
+    replies.integer(i64::from(limited));
+    replies.integer(signed(throttle.limit.burst().get()));
+    replies.integer(signed(standing.remaining.get()));
+    replies.integer(wait.map_or(-1, |wait| signed(wait.get() / SECOND)));
+    replies.integer(signed(standing.reset_after.get() / SECOND));
+}
+
+/// Allowed, limit, remaining, retry after, reset after, rule. Without a limit to tell of, the numbers are -1.
+fn tell_check(answer: &Answer, replies: &mut Replies) {
+    let hit = answer.decisive();
+    let limited = hit.and_then(|hit| Some((hit.standing, answer.limit(hit)?)));
+    let milliseconds = |span: Span| signed(span.get().div_ceil(MILLISECOND));
+    let numbers: SmallVec<[i64; 4]> = match limited {
+        Some((standing, limit)) => {
+            let retry = standing.retry_after.map_or(-1, milliseconds);
+            SmallVec::from([
+                signed(limit.requests()),
+                signed(standing.remaining.get()),
+                if answer.allowed() { 0 } else { retry },
+                milliseconds(standing.reset_after),
+            ])
+        }
+        None => SmallVec::from([-1, -1, 0, 0]),
+    };
+    replies.array(6);
+    replies.integer(i64::from(answer.allowed()));
+    numbers
+        .into_iter()
+        .for_each(|number| replies.integer(number));
+    match hit {
+        Some(hit) => replies.bulk(answer.rule(hit).label.as_bytes()),
+        None => replies.nil(),
+    }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn integer(name: &str, word: &[u8]) -> Result<i64, Malformed> {
+    let number = str::from_utf8(word).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        let word = String::from_utf8_lossy(word.get(..32).unwrap_or(word));
+        Malformed(format!("{name}: must be a whole number, is {word:?}"))
+    })
+}
+
+fn at_least(least: i64, name: &str, word: &[u8]) -> Result<u64, Malformed> {
+    let number = integer(name, word)?;
+    u64::try_from(number)
+        .ok()
+        .filter(|_| number >= least)
+        .ok_or_else(|| Malformed(format!("{name}: must be at least {least}, is {number}")))
+}
+
+/// What is wrong with parameters that are sound one by one.
+fn unsound(fault: LimitFault) -> Malformed {
+    Malformed(match fault {
+        LimitFault::TooFast => format!("count: {fault}"),
+        LimitFault::NoWindow => format!("period: {fault}"),
+        LimitFault::NoBurst => format!("max_burst: {fault}"),
+        LimitFault::TooLong => {
+            "period: count, period and max_burst make a bucket that takes over 100 years to empty"
+                .to_owned()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        keys_max: 10,
+        connections_max: 10,
+        key_bytes_max: 8,
+        body_bytes_max: 1_000,
+    };
+
+    fn refused(line: &str) -> String {
+        let arguments = line.split(' ').map(str::as_bytes).collect();
+        let asked = Asked::throttle(&arguments, BOUNDS);
+        asked.map(|asked| format!("{asked:?}")).unwrap_err().0
+    }
+
+    #[test]
+    fn parameters_without_a_sound_answer_are_refused_by_name() {
+        for (line, expected) in [
+            ("T k -1 1 1", "max_burst: must be at least 0, is -1"),
+            ("T k x 1 1", "max_burst: must be a whole number, is \"x\""),
+            ("T k 1 0 1", "count: must be at least 1, is 0"),
+            ("T k 1 1 0", "period: must be at least 1, is 0"),
+            ("T k 1 1 -5", "period: must be at least 1, is -5"),
+            (
+                "T k 1 1 1 1.5",
+                "quantity: must be a whole number, is \"1.5\"",
+            ),
+            (
+                "T k 1 1 1 9223372036854775808",
+                "quantity: must be a whole number, is \"9223372036854775808\"",
+            ),
+            (
+                "T k 1 1000000001 1",
+                "count: must be at most 1000000000 per second",
+            ),
+            (
+                "T k 9223372036854775807 1 1",
+                "period: count, period and max_burst make a bucket that takes over 100 years to empty",
+            ),
+            (
+                "T k 0 1 9223372036854775807",
+                "period: count, period and max_burst make a bucket that takes over 100 years to empty",
+            ),
+            (
+                "T k 9223372036854775807 9223372036854775807 1",
+                "count: must be at most 1000000000 per second",
+            ),
+            ("T 123456789 1 1 1", "key: must be at most 8 bytes, is 9"),
+        ] {
+            assert_eq!(refused(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_sign_of_a_quantity_says_which_way_cells_go() {
+        for (quantity, cost, refund) in [
+            ("0", 0, false),
+            ("3", 3, false),
+            ("-3", 3, true),
+            ("-9223372036854775808", 1 << 63, true),
+        ] {
+            let line = format!("T k 15 30 60 {quantity}");
+            let arguments = line.split(' ').map(str::as_bytes).collect();
+            let Ok(Asked::Throttle(throttle)) = Asked::throttle(&arguments, BOUNDS) else {
+                panic!("{line} is sound");
+            };
+            assert_eq!((throttle.cost.get(), throttle.refund), (cost, refund));
+            assert_eq!(throttle.limit.burst(), Cells::new(16));
+        }
+    }
+}

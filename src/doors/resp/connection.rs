@@ -1,0 +1,298 @@
+//! One connection: read what is there, answer every whole command of it, send all answers at once.
+//!
+//! Answers keep the order of the commands; one that waits for the store keeps those behind it waiting. Nothing is read
+//! while answers are not taken: a client that does not read is not heard either.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, BytesMut};
+use metrics::Counter;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Sleep;
+use tracing::debug;
+
+use super::checks::Asked;
+use super::command::{self, Does};
+use super::frame::{self, Arguments, Garbled};
+use super::reply::Replies;
+use super::session::{Session, Then};
+use crate::clock::Clock;
+use crate::config::Bounds;
+use crate::doors::strict::Strict;
+use crate::engine::{Answer, Begun, Engine};
+use crate::pure::Moment;
+use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
+use crate::wire::decode::Malformed;
+use crate::wire::listen::{Drain, Speak};
+
+/// How long a client may take over a command that it has begun. Between commands it may rest: clients keep pools.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may leave its answers.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes read at once, as long as that is all that comes.
+const READ_BYTES: usize = 4 * 1024;
+/// Bytes read at once from a client that sends a lot.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of answers that are gathered before they are sent.
+const SEND_BYTES_MAX: usize = 64 * 1024;
+
+/// The RESP door's speaker.
+#[derive(Clone, Debug)]
+pub struct Resp(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    engine: Arc<Engine>,
+    telemetry: Arc<Telemetry>,
+    malformed: Counter,
+    clock: Clock,
+    bounds: Bounds,
+    strict: Strict,
+    password: Option<Arc<[u8]>>,
+}
+
+impl Resp {
+    /// A door to `engine` that asks the store as `strict` says, and clients for the password if there is one.
+    pub fn new(
+        engine: Arc<Engine>,
+        telemetry: Arc<Telemetry>,
+        bounds: Bounds,
+        strict: Strict,
+        password: Option<Arc<[u8]>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            malformed: telemetry.counter(REQUESTS_MALFORMED, &["resp"]),
+            engine,
+            telemetry,
+            clock: Clock::get(),
+            bounds,
+            strict,
+            password,
+        }))
+    }
+}
+
+impl Speak for Resp {
+    const BUSY: &'static [u8] = b"-ERR max number of clients reached\r\n";
+
+    async fn speak<T>(self, stream: T, mut drain: Drain)
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let Self(door) = self;
+        let asked = drain.clone();
+        let mut connection = Connection {
+            session: Session::new(door.password.clone()),
+            door,
+            stream,
+            input: BytesMut::new(),
+            replies: Replies::default(),
+            has_more: false,
+            late: None,
+        };
+        let mut begins = pin!(drain.begins());
+        let mut waiting = false;
+        while let Then::GoOn = connection.answer_all().await {
+            let idle = connection.input.is_empty();
+            let mut more = pin!(connection.more());
+            let then = poll_fn(|context| {
+                if let Poll::Ready(then) = more.as_mut().poll(context) {
+                    return Poll::Ready(then);
+                }
+                // The drain is asked once, to be woken by it; after that a flag tells, which costs a command nothing.
+                if !waiting {
+                    waiting = true;
+                    let _ = begins.as_mut().poll(context);
+                }
+                match idle && asked.has_begun() {
+                    true => Poll::Ready(Then::Close),
+                    false => Poll::Pending,
+                }
+            });
+            if then.await == Then::Close {
+                return;
+            }
+        }
+    }
+}
+
+struct Connection<T> {
+    door: Arc<Inner>,
+    session: Session,
+    stream: T,
+    input: BytesMut,
+    replies: Replies,
+    /// Whether the last read took as much as it could.
+    has_more: bool,
+    /// When the command that has begun is late.
+    late: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
+    /// Answers every whole command that was read.
+    async fn answer_all(&mut self) -> Then {
+        let mut at = 0;
+        let mut then = Then::GoOn;
+        while then == Then::GoOn {
+            let rest = self.input.get(at..).unwrap_or_default();
+            let frame = match frame::next(rest, self.door.bounds.body_bytes_max) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                Err(garbled) => {
+                    then = self.door.refuse(garbled, &mut self.replies);
+                    break;
+                }
+            };
+            at += frame.length;
+            let told = (&mut self.session, &mut self.replies);
+            then = self.door.answer(&frame.arguments, told).await;
+            drop(frame);
+            if self.replies.bytes().len() >= SEND_BYTES_MAX && !self.send().await {
+                return Then::Close;
+            }
+        }
+        if at > 0 {
+            self.late = None;
+        }
+        self.input.advance(at);
+        match self.send().await {
+            true => then,
+            false => Then::Close,
+        }
+    }
+
+    /// Sends the answers. False if they are not taken.
+    async fn send(&mut self) -> bool {
+        if self.replies.bytes().is_empty() {
+            return true;
+        }
+        let sent = tokio::select! {
+            biased;
+            sent = self.stream.write_all(self.replies.bytes()) => sent.is_ok(),
+            // Made only if it has to be waited for.
+            () = async { tokio::time::sleep(SEND_TIMEOUT).await } => false,
+        };
+        self.replies.clear();
+        sent
+    }
+
+    /// Waits for more, but not for long if a command has begun.
+    async fn more(&mut self) -> Then {
+        let wanted = match self.has_more {
+            true => READ_BYTES_MAX,
+            false => READ_BYTES,
+        };
+        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MAX {
+            self.input = BytesMut::new();
+        }
+        self.input.reserve(wanted);
+        let room = self.input.capacity() - self.input.len();
+        let begun = !self.input.is_empty();
+        let late = &mut self.late;
+        let read = tokio::select! {
+            biased;
+            read = self.stream.read_buf(&mut self.input) => read.unwrap_or(0),
+            () = overdue(late), if begun => {
+                debug!("connection closed: a command did not come in time");
+                0
+            }
+        };
+        self.has_more = read == room;
+        match read {
+            0 => Then::Close,
+            _ => Then::GoOn,
+        }
+    }
+}
+
+/// Waits until the command that has begun is late.
+async fn overdue(late: &mut Option<Pin<Box<Sleep>>>) {
+    let timeout = || Box::pin(tokio::time::sleep(COMMAND_TIMEOUT));
+    late.get_or_insert_with(timeout).await;
+}
+
+impl Inner {
+    /// Answers one command.
+    async fn answer(
+        &self,
+        arguments: &Arguments<'_>,
+        (session, replies): (&mut Session, &mut Replies),
+    ) -> Then {
+        if arguments.is_empty() {
+            return Then::GoOn;
+        }
+        let permitted = command::find(arguments)
+            .and_then(|known| session.permits(known.does).map(|()| known.does));
+        let answered = match permitted {
+            Ok(Does::Throttle) => {
+                let asked = Asked::throttle(arguments, self.bounds);
+                Ok(self.decide(asked, replies).await)
+            }
+            Ok(Does::Check) => Ok(self.decide(Asked::check(arguments), replies).await),
+            Ok(Does::Courtesy(courtesy)) => session.answer(courtesy, arguments, replies),
+            Err(refused) => Err(refused),
+        };
+        answered.unwrap_or_else(|refused| {
+            replies.error(refused);
+            Then::GoOn
+        })
+    }
+
+    /// Decides a check and tells it.
+    async fn decide(&self, asked: Result<Asked<'_>, Malformed>, replies: &mut Replies) -> Then {
+        let began = self.clock.moment();
+        let begin = |asked: &Asked<'_>, moment| asked.begin(&self.engine, self.bounds, moment);
+        let told = match asked {
+            Err(malformed) => Err(malformed),
+            Ok(asked) => match begin(&asked, began) {
+                Err(malformed) => Err(malformed),
+                Ok(Begun::Decided(answer)) => {
+                    self.tell(&asked, &answer, (replies, began));
+                    Ok(())
+                }
+                Ok(Begun::Asking(plan)) => {
+                    let again = |moment| begin(&asked, moment);
+                    let decided = self.strict.decide(&self.engine, plan, again).await;
+                    decided.map(|(answer, _)| self.tell(&asked, &answer, (replies, began)))
+                }
+            },
+        };
+        if let Err(Malformed(what)) = told {
+            self.malformed.increment(1);
+            replies.error(format_args!("ERR {what}"));
+        }
+        Then::GoOn
+    }
+
+    /// Counts and writes what was decided.
+    fn tell(&self, asked: &Asked<'_>, answer: &Answer, (replies, began): (&mut Replies, Moment)) {
+        let taken = self.clock.since(began.now);
+        self.telemetry.check_duration.record(taken);
+        self.telemetry.decided(answer);
+        asked.tell(answer, replies);
+    }
+
+    /// What follows bytes that are no command. HTTP is not answered: its sender may be a browser that was made to send.
+    fn refuse(&self, garbled: Garbled, replies: &mut Replies) -> Then {
+        self.malformed.increment(1);
+        debug!(%garbled, "connection closed");
+        match garbled {
+            Garbled::Http => {}
+            Garbled::Count
+            | Garbled::Length
+            | Garbled::Kind(_)
+            | Garbled::NoEnd
+            | Garbled::Quotes
+            | Garbled::Start(_)
+            | Garbled::TooMany
+            | Garbled::TooLarge(_) => {
+                replies.error(format_args!("ERR Protocol error: {garbled}"));
+            }
+        }
+        Then::Close
+    }
+}
