@@ -128,6 +128,20 @@ impl Client {
         Some(response)
     }
 
+    /// The next line without its end, or `None` if the connection ended before one.
+    pub fn line(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = find(&self.read, b"\r\n") {
+                let rest = self.read.split_off(end + 2);
+                let line = std::mem::replace(&mut self.read, rest);
+                return Some(lossy(&line[..end]));
+            }
+            if !self.more() {
+                return None;
+            }
+        }
+    }
+
     /// Everything up to the end, of whatever form.
     pub fn receive_any(&mut self) -> Option<String> {
         while self.more() {}

@@ -19,7 +19,13 @@ mod guides;
 mod http;
 mod nginx;
 mod prometheus;
+mod redis_cell;
+#[expect(dead_code, reason = "tests/fleet uses the rest")]
+#[path = "../redis/server.rs"]
+mod redis_server;
 mod reload;
+mod resp;
+mod resp_clients;
 mod shutdown;
 mod sidecar;
 mod sockets;

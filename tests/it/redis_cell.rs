@@ -1,0 +1,399 @@
+//! `CL.THROTTLE` against redis-cell itself: the same calls, the same five integers.
+//!
+//! Both servers run by their own clocks and meet a call a few milliseconds apart, so a cell that comes back just then
+//! may be there for one and not yet for the other. That is not guessed at but measured: calls go out in chunks, the
+//! time before and after a chunk bounds when either server can have met its calls, and from that follows for each key
+//! between which two levels both servers must be. Where every level in between gives one answer, the answers must be
+//! equal; where a boundary lies in between, each must be one of the two that are possible, the case is counted apart,
+//! and the key is not used again, since the two may have decided differently. Seconds may differ by one.
+//!
+//! One thing is not equal by intent: redis-cell divides whole microseconds by whole microseconds to find what remains,
+//! and so tells of more cells than there are where an interval is short and the burst large. Those cases are known
+//! beforehand and are held against what each of the two computes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Instant;
+
+use super::client::Door;
+use super::redis_server::Server;
+use super::sidecar::{Setup, now};
+
+const MODULE: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/target/tools/redis-cell/libredis_cell.so"
+);
+const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 1/second }] }";
+
+/// Calls that have to be answered alike, and those that may be made until then.
+const SAME: usize = 100_000;
+const CALLS_MAX: usize = 200_000;
+const CHUNK: usize = 200;
+const KEYS: usize = 400;
+/// Keys that give way to new ones after each chunk.
+const RENEWED: usize = 10;
+/// Redis forgets a key by whole milliseconds, and by a clock that it reads now and then.
+const SLACK_NS: i128 = 2_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Params {
+    max_burst: i128,
+    count: i128,
+    period: i128,
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    key: usize,
+    params: Params,
+    quantity: Option<i128>,
+}
+
+impl Call {
+    fn words(&self, names: &[u64]) -> Vec<String> {
+        let Params {
+            max_burst,
+            count,
+            period,
+        } = self.params;
+        let mut words = vec!["CL.THROTTLE".to_owned(), format!("key-{}", names[self.key])];
+        words.extend([max_burst, count, period].map(|number| number.to_string()));
+        words.extend(self.quantity.map(|quantity| quantity.to_string()));
+        words
+    }
+}
+
+impl Params {
+    fn interval(self) -> i128 {
+        self.period * 1_000_000_000 / self.count
+    }
+
+    fn capacity(self) -> i128 {
+        self.interval() * (self.max_burst + 1)
+    }
+
+    /// GCRA, once more and from its definition: `level` is how long until the key is as if it had never been used.
+    fn limits(self, level: i128, quantity: i128) -> bool {
+        level + self.interval() * quantity > self.capacity()
+    }
+
+    /// What remains, as both count it.
+    fn remaining(self, level: i128, quantity: i128, limited: bool) -> Remaining {
+        let taken = if limited {
+            0
+        } else {
+            self.interval() * quantity
+        };
+        let left = (self.capacity() - level - taken).max(0);
+        Remaining {
+            ours: left / self.interval(),
+            theirs: (left / 1_000) / (self.interval() / 1_000),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Remaining {
+    ours: i128,
+    theirs: i128,
+}
+
+/// The same in every run: what fails once fails again.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % end
+    }
+
+    fn one_of(&mut self, of: &[i128]) -> i128 {
+        of[self.below(of.len())]
+    }
+
+    fn params(&mut self) -> Params {
+        Params {
+            max_burst: self.one_of(&[0, 1, 2, 4, 9, 15, 99, 999]),
+            count: self.one_of(&[1, 2, 3, 7, 10, 30, 60, 100, 1_000]),
+            period: self.one_of(&[1, 10, 60, 3_600, 86_400, 2_592_000]),
+        }
+    }
+
+    fn quantity(&mut self, params: Params) -> Option<i128> {
+        match self.below(10) {
+            0 => Some(0),
+            1 => Some(1),
+            2 => Some(self.one_of(&[2, 3, 5])),
+            3 => Some(params.max_burst + self.one_of(&[0, 1, 2])),
+            _ => None,
+        }
+    }
+}
+
+/// A connection that sends many calls before it reads the answers.
+struct Pipe {
+    write: TcpStream,
+    read: BufReader<TcpStream>,
+}
+
+impl Pipe {
+    fn to(address: SocketAddr) -> Self {
+        let write = TcpStream::connect(address).unwrap();
+        write.set_nodelay(true).unwrap();
+        let read = BufReader::new(write.try_clone().unwrap());
+        Self { write, read }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.read.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn five(&mut self) -> Vec<i128> {
+        let head = self.line();
+        assert_eq!(head, "*5");
+        (0..5).map(|_| self.line()[1..].parse().unwrap()).collect()
+    }
+}
+
+fn encoded(words: &[String]) -> String {
+    let words: String = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .collect();
+    format!("*{}\r\n{words}", words.matches('$').count())
+}
+
+/// How a comparison went.
+#[derive(Debug, Default)]
+struct Tally {
+    same: usize,
+    /// A cell came back between the two.
+    boundary: usize,
+    /// redis-cell told of cells that are not there.
+    rounded: usize,
+    limited: usize,
+}
+
+/// What is known of a key: between which points, on the test's clock, its TAT lies on both servers.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    earliest: i128,
+    latest: i128,
+}
+
+impl Tally {
+    const fn calls(&self) -> usize {
+        self.same + self.boundary + self.rounded
+    }
+
+    /// Compares one call's answers, and says what is known of the key after it. `None`: not enough.
+    fn compare(
+        &mut self,
+        call: &Call,
+        (theirs, ours): (&[i128], &[i128]),
+        line: Line,
+        (begun, ended): (i128, i128),
+    ) -> Option<Line> {
+        let (params, quantity) = (call.params, call.quantity.unwrap_or(1));
+        let low = (line.earliest - ended - SLACK_NS).max(0);
+        let high = (line.latest - begun + SLACK_NS).max(0);
+        let shown =
+            || format!("{call:?}: redis-cell {theirs:?}, tidegate {ours:?}, level {low} to {high}");
+        // Both are as they can be, each by itself.
+        let ends = [low, high].map(|level| params.limits(level, quantity));
+        for (five, remaining) in [
+            (theirs, (|both| both.theirs) as fn(Remaining) -> i128),
+            (ours, |both| both.ours),
+        ] {
+            let limited = five[0] == 1;
+            assert!(ends.contains(&limited), "{}", shown());
+            let [most, least] =
+                [low, high].map(|level| remaining(params.remaining(level, quantity, limited)));
+            assert!((least..=most).contains(&five[2]), "{}", shown());
+            assert_eq!(five[1], params.max_burst + 1, "{}", shown());
+        }
+        let [at_low, at_high] = [low, high].map(|level| params.remaining(level, quantity, ends[0]));
+        if ends[0] != ends[1] || at_low != at_high {
+            self.boundary += 1;
+            return None;
+        }
+        assert_eq!(theirs[0], ours[0], "{}", shown());
+        assert!((theirs[3] - ours[3]).abs() <= 1, "{}", shown());
+        assert!((theirs[4] - ours[4]).abs() <= 1, "{}", shown());
+        assert_eq!(theirs[3] < 0, ours[3] < 0, "{}", shown());
+        self.limited += usize::from(ends[0]);
+        match theirs[2] == ours[2] {
+            true => self.same += 1,
+            false => self.rounded += 1,
+        }
+        let price = call.params.interval() * quantity;
+        Some(match ends[0] || quantity == 0 {
+            true => line,
+            false => Line {
+                earliest: line.earliest.max(begun) + price,
+                latest: line.latest.max(ended) + price,
+            },
+        })
+    }
+}
+
+fn nanos(since: Instant) -> i128 {
+    i128::try_from(since.elapsed().as_nanos()).unwrap()
+}
+
+#[test]
+fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
+    assert!(
+        Path::new(MODULE).exists(),
+        "no redis-cell here: run `make tools`"
+    );
+    let redis = Server::start(&["--loadmodule", MODULE]);
+    let sidecar = Setup::rules(RULES)
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
+        .start();
+    let Some(Door::Tcp(address)) = sidecar.door("resp") else {
+        panic!("a door on TCP");
+    };
+    let mut pipes = [redis.address().parse().unwrap(), address].map(Pipe::to);
+    let mut random = Random(7);
+    let fresh = Line {
+        earliest: 0,
+        latest: 0,
+    };
+    let mut names: Vec<u64> = (0..KEYS as u64).collect();
+    let mut lines = vec![fresh; KEYS];
+    let mut params: Vec<Params> = (0..KEYS).map(|_| random.params()).collect();
+    let mut tally = Tally::default();
+    let mut next = KEYS as u64;
+    let begun = now();
+    while tally.same < SAME {
+        let calls: Vec<Call> = (0..CHUNK)
+            .map(|_| {
+                let key = random.below(KEYS);
+                // Mostly a key's own limit; now and then another caller's, who shares its time line.
+                let params = match random.below(8) {
+                    0 => random.params(),
+                    _ => params[key],
+                };
+                let quantity = random.quantity(params);
+                Call {
+                    key,
+                    params,
+                    quantity,
+                }
+            })
+            .collect();
+        let bytes: String = calls
+            .iter()
+            .map(|call| encoded(&call.words(&names)))
+            .collect();
+        let sent = nanos(begun);
+        for pipe in &mut pipes {
+            pipe.write.write_all(bytes.as_bytes()).unwrap();
+        }
+        let [theirs, ours] = &mut pipes;
+        let answers: Vec<_> = calls.iter().map(|_| theirs.five()).collect();
+        let answers: Vec<_> = answers
+            .into_iter()
+            .map(|five| (five, ours.five()))
+            .collect();
+        let read = nanos(begun);
+        let mut retired = [false; KEYS];
+        for (call, (theirs, ours)) in calls.iter().zip(&answers) {
+            // What follows a boundary in its chunk stands on unknown ground.
+            if retired[call.key] {
+                tally.boundary += 1;
+                continue;
+            }
+            match tally.compare(call, (theirs, ours), lines[call.key], (sent, read)) {
+                Some(line) => lines[call.key] = line,
+                None => retired[call.key] = true,
+            }
+        }
+        for key in (0..KEYS).filter(|key| retired[*key]) {
+            (names[key], lines[key], params[key]) = (next, fresh, random.params());
+            next += 1;
+        }
+        // Some keys are forgotten while they still mean something: new ones begin all the time.
+        for _ in 0..RENEWED {
+            let key = random.below(KEYS);
+            (names[key], lines[key], params[key]) = (next, fresh, random.params());
+            next += 1;
+        }
+        assert!(tally.calls() < CALLS_MAX, "{tally:?}");
+    }
+    let calls = tally.calls();
+    eprintln!(
+        "redis-cell: {calls} calls compared in {:?}: {tally:?}",
+        begun.elapsed()
+    );
+    let limited = SAME / 5..SAME * 4 / 5;
+    assert!(limited.contains(&tally.limited), "{tally:?}");
+}
+
+/// What redis-cell has no sound answer to is refused, and by name. What it answers is told for the record.
+#[test]
+fn what_redis_cell_answers_nonsense_to_is_refused() {
+    let sidecar = Setup::rules(RULES)
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
+        .start();
+    let Some(Door::Tcp(address)) = sidecar.door("resp") else {
+        panic!("a door on TCP");
+    };
+    let mut pipe = Pipe::to(address);
+    let max = i64::MAX;
+    for (words, expected) in [
+        // redis-cell: a limit of -9223372036854775808.
+        (
+            format!("u {max} {max} 1"),
+            "-ERR count: must be at most 1000000000 per second",
+        ),
+        // redis-cell: reset after 9223372036 seconds; later versions crash.
+        (
+            "u 15 0 60".to_owned(),
+            "-ERR count: must be at least 1, is 0",
+        ),
+        (
+            "u 15 30 0".to_owned(),
+            "-ERR period: must be at least 1, is 0",
+        ),
+        (
+            "u -2 30 60".to_owned(),
+            "-ERR max_burst: must be at least 0, is -2",
+        ),
+        (
+            "u 15 -30 60".to_owned(),
+            "-ERR count: must be at least 1, is -30",
+        ),
+        (
+            format!("u {max} 1 1"),
+            "-ERR period: count, period and max_burst make a bucket that takes over 100 years to empty",
+        ),
+        (
+            format!("u 15 30 {max}"),
+            "-ERR period: count, period and max_burst make a bucket that takes over 100 years to empty",
+        ),
+        (
+            "u 15 30 abc".to_owned(),
+            "-ERR period: must be a whole number, is \"abc\"",
+        ),
+    ] {
+        pipe.write
+            .write_all(format!("CL.THROTTLE {words}\r\n").as_bytes())
+            .unwrap();
+        assert_eq!(pipe.line(), expected, "{words}");
+    }
+    for quantity in [i64::MAX, i64::MIN] {
+        pipe.write
+            .write_all(format!("CL.THROTTLE u 15 30 60 {quantity}\r\n").as_bytes())
+            .unwrap();
+        let limited = i128::from(quantity > 0);
+        assert_eq!(pipe.five(), [limited, 16, 16, -1, 0], "{quantity}");
+    }
+}

@@ -1,0 +1,663 @@
+//! The Redis door, byte by byte: commands, pipelines, bounds, passwords, and whatever else comes in.
+
+use std::time::Duration;
+
+use super::client::{Client, Door};
+use super::redis_server::Server;
+use super::sidecar::{SOON, Setup, Sidecar, now, until};
+
+const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3/hour }, \
+    { key: free, rate_limit: { unlimited: true } }] }";
+
+fn setup() -> Setup {
+    Setup::rules(RULES).listen_also(r#"resp: ["127.0.0.1:0", "unix:r.sock"]"#)
+}
+
+fn door(sidecar: &Sidecar) -> Door {
+    sidecar.door("resp").unwrap()
+}
+
+/// A door that wants a password.
+fn guarded() -> Sidecar {
+    let setup = setup().listen_also("resp_password_file: password");
+    setup.folder.write("password", "open sesame\n");
+    setup.start()
+}
+
+/// Everything that is answered to these bytes until the connection ends.
+fn said(door: &Door, bytes: &[u8]) -> String {
+    let mut client = door.connect();
+    client.send(bytes);
+    client.end_sending();
+    client.receive_any().unwrap_or_default()
+}
+
+/// The same, and the other side ends it.
+fn said_last(door: &Door, bytes: &[u8]) -> String {
+    let mut client = door.connect();
+    client.send(bytes);
+    client.receive_any().unwrap_or_default()
+}
+
+/// Each line is answered so, on every kind of socket.
+fn check(sidecar: &Sidecar, cases: &[(&str, &str)]) {
+    for door in sidecar.doors("resp") {
+        for (line, expected) in cases {
+            let line = line.replace("KIND", door.kind());
+            let answer = said(&door, format!("{line}\r\n").as_bytes());
+            assert_eq!(answer, format!("{expected}\r\n"), "{line}");
+        }
+    }
+}
+
+fn array(words: &[&str]) -> String {
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .collect();
+    format!("*{}\r\n{}", words.len(), words.concat())
+}
+
+fn malformed(sidecar: &Sidecar) -> f64 {
+    sidecar
+        .metrics()
+        .of("ratelimit_requests_malformed_total", &[("door", "resp")])
+}
+
+/// The daemon is the same and answers.
+fn is_well(sidecar: &mut Sidecar) {
+    assert!(!sidecar.has_ended(), "{}", sidecar.stderr.text());
+    check(sidecar, &[("PING", "+PONG")]);
+    assert_eq!(sidecar.stderr.text(), "");
+}
+
+#[test]
+fn what_clients_say_on_connecting_is_answered() {
+    let sidecar = setup().start();
+    check(
+        &sidecar,
+        &[
+            ("ping", "+PONG"),
+            ("PING \"a b\"", "$3\r\na b"),
+            ("ECHO x", "$1\r\nx"),
+            ("SELECT 0", "+OK"),
+            ("SELECT 1", "-ERR DB index is out of range"),
+            ("CLIENT SETNAME me", "+OK"),
+            (
+                "CLIENT SETNAME 'a b'",
+                "-ERR Client names cannot contain spaces, newlines or special characters.",
+            ),
+            ("CLIENT GETNAME", "$-1"),
+            ("CLIENT SETINFO LIB-NAME x", "+OK"),
+            ("CLIENT NO-EVICT on", "+OK"),
+            (
+                "CLIENT SETNAME",
+                "-ERR wrong number of arguments for 'client|setname' command",
+            ),
+            (
+                "CLIENT KILL x",
+                "-ERR unknown subcommand 'KILL'. Try CLIENT HELP.",
+            ),
+            ("COMMAND COUNT", ":13"),
+            ("COMMAND DOCS", "*0"),
+            (
+                "COMMAND INFO nope ping",
+                "*2\r\n$-1\r\n*6\r\n$4\r\nping\r\n:-1\r\n*1\r\n+fast\r\n:0\r\n:0\r\n:0",
+            ),
+            ("RESET", "+RESET"),
+            ("QUIT", "+OK"),
+            (
+                "GETX a b",
+                "-ERR unknown command 'GETX', with args beginning with: 'a' 'b' ",
+            ),
+            ("ECHO", "-ERR wrong number of arguments for 'echo' command"),
+            ("HELLO 4", "-NOPROTO unsupported protocol version"),
+            (
+                "HELLO x",
+                "-ERR Protocol version is not an integer or out of range",
+            ),
+            ("HELLO 3 NOPE", "-ERR Syntax error in HELLO option 'NOPE'"),
+        ],
+    );
+    let door = door(&sidecar);
+    let both = said(
+        &door,
+        b"CLIENT SETNAME me\r\nCLIENT GETNAME\r\nHELLO 3 SETNAME you\r\nCLIENT GETNAME\r\n",
+    );
+    assert!(both.starts_with("+OK\r\n$2\r\nme\r\n%7\r\n"), "{both}");
+    assert!(both.ends_with("$3\r\nyou\r\n"), "{both}");
+    assert!(said(&door, b"COMMAND\r\n").starts_with("*13\r\n*6\r\n$11\r\ncl.throttle\r\n:-5\r\n"));
+    assert!(said(&door, b"INFO server\r\n").contains("\r\nloading:0\r\n"));
+    // After QUIT nothing is answered.
+    assert_eq!(said(&door, b"QUIT\r\nPING\r\n"), "+OK\r\n");
+}
+
+#[test]
+fn a_check_under_the_rules_tells_six_things() {
+    let sidecar = setup().start();
+    check(
+        &sidecar,
+        &[
+            (
+                "TG.CHECK api client KIND",
+                "*6\r\n:1\r\n:3\r\n:2\r\n:0\r\n:1200000\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api free KIND",
+                "*6\r\n:1\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n$8\r\napi/free",
+            ),
+            (
+                "TG.CHECK api other KIND",
+                "*6\r\n:1\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n$-1",
+            ),
+            (
+                "TG.CHECK other client KIND",
+                "*6\r\n:1\r\n:-1\r\n:-1\r\n:0\r\n:0\r\n$-1",
+            ),
+            // More than the whole bucket: no wait helps.
+            (
+                "tg.check api client KIND-4 cost 4",
+                "*6\r\n:0\r\n:3\r\n:3\r\n:-1\r\n:0\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api client KIND-5 PEEK",
+                "*6\r\n:1\r\n:3\r\n:3\r\n:0\r\n:0\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api client KIND-5 COST 0",
+                "*6\r\n:1\r\n:3\r\n:3\r\n:0\r\n:0\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api client KIND-6 COST 3",
+                "*6\r\n:1\r\n:3\r\n:0\r\n:0\r\n:3600000\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api client KIND-5 PEEK COST 2",
+                "*6\r\n:1\r\n:3\r\n:3\r\n:0\r\n:0\r\n$10\r\napi/client",
+            ),
+            (
+                "TG.CHECK api client",
+                "-ERR wrong number of arguments for 'tg.check' command",
+            ),
+            (
+                "TG.CHECK api client x y",
+                "-ERR \"y\": expected pairs of entry and value, then COST n or PEEK",
+            ),
+            (
+                "TG.CHECK api client x PEEK y z",
+                "-ERR \"y\": expected pairs of entry and value, then COST n or PEEK",
+            ),
+            (
+                "TG.CHECK api client x COST -1",
+                "-ERR COST: must be a whole number from 0 to 18446744073709551615, is \"-1\"",
+            ),
+            ("TG.CHECK '' client x", "-ERR domain: must not be empty"),
+            (
+                "TG.CHECK api '' x",
+                "-ERR descriptors[0].entries[0].key: must not be empty",
+            ),
+        ],
+    );
+    let denied = said(&door(&sidecar), b"TG.CHECK api client tcp-6\r\n");
+    let [allowed, limit, remaining, retry, reset] = [1, 2, 3, 4, 5].map(|line| {
+        let line = denied.lines().nth(line).unwrap();
+        line[1..].parse::<i64>().unwrap()
+    });
+    assert_eq!((allowed, limit, remaining), (0, 3, 0));
+    assert!((1_100_000..=1_200_000).contains(&retry), "{denied}");
+    assert!((3_500_000..=3_600_000).contains(&reset), "{denied}");
+    let long = format!("TG.CHECK api client {}\r\n", "x".repeat(1_025));
+    let refused = said(&door(&sidecar), long.as_bytes());
+    assert_eq!(
+        refused,
+        "-ERR descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025\r\n"
+    );
+    let refused = said(&door(&sidecar), b"TG.CHECK api client \xff\r\n");
+    assert_eq!(refused, "-ERR value: must be UTF-8\r\n");
+    assert_eq!(malformed(&sidecar), 12.0);
+}
+
+#[test]
+fn http_and_resp_share_what_is_left_and_are_counted_alike() {
+    let sidecar = setup().start();
+    let path = "/v1/check?domain=api&client=both";
+    assert_eq!(sidecar.http().get(path).status, 200);
+    assert!(
+        said(&door(&sidecar), b"TG.CHECK api client both COST 2\r\n")
+            .starts_with("*6\r\n:1\r\n:3\r\n:0\r\n")
+    );
+    assert_eq!(sidecar.http().get(path).status, 429);
+    let metrics = sidecar.metrics();
+    let decided = |decision| {
+        let labels = [
+            ("rule", "api/client"),
+            ("decision", decision),
+            ("source", "local"),
+        ];
+        metrics.of("ratelimit_decisions_total", &labels)
+    };
+    assert_eq!((decided("allow"), decided("deny")), (2.0, 1.0));
+    assert_eq!(
+        metrics.of("ratelimit_check_duration_seconds_count", &[]),
+        3.0
+    );
+}
+
+#[test]
+fn cells_are_taken_looked_at_and_given_back() {
+    let sidecar = setup().start();
+    let door = door(&sidecar);
+    let ask = |quantity: &str| {
+        let answer = said(
+            &door,
+            format!("CL.THROTTLE k 9 1 60 {quantity}\r\n").as_bytes(),
+        );
+        answer.replace("\r\n:", " ").trim_end().to_owned()
+    };
+    assert_eq!(ask("0"), "*5 0 10 10 -1 0");
+    assert_eq!(ask("4"), "*5 0 10 6 -1 240");
+    assert!(ask("0").starts_with("*5 0 10 6 -1 23"));
+    assert!(ask("-3").starts_with("*5 0 10 9 -1 5"));
+    // Never below empty: what comes back too much is not kept.
+    assert_eq!(ask("-100"), "*5 0 10 10 -1 0");
+    assert_eq!(ask("10"), "*5 0 10 0 -1 600");
+    // As in redis-cell: who asks for nothing is not limited by an empty hand, but who asks for one cell is.
+    assert!(ask("0").starts_with("*5 0 10 0 -1 59"));
+    assert!(ask("1").starts_with("*5 1 10 0 59 59"));
+    assert!(ask("11").starts_with("*5 1 10 0 -1 59"));
+    // Another caller's limit on the same time line.
+    let other = said(&door, b"THROTTLE k 0 1 60 0\r\n").replace("\r\n:", " ");
+    assert!(other.starts_with("*5 1 1 0 53"), "{other}");
+}
+
+#[test]
+fn keys_are_bytes() {
+    let sidecar = setup().start();
+    let ask =
+        b"*5\r\n$11\r\nCL.THROTTLE\r\n$4\r\n\xff\0\r\n\r\n$1\r\n0\r\n$1\r\n1\r\n$4\r\n3600\r\n";
+    assert!(said(&door(&sidecar), ask).starts_with("*5\r\n:0\r\n:1\r\n:0\r\n"));
+    assert!(said(&door(&sidecar), ask).starts_with("*5\r\n:1\r\n:1\r\n:0\r\n"));
+    let long = format!("CL.THROTTLE {} 1 1 1\r\n", "x".repeat(1_025));
+    assert_eq!(
+        said(&door(&sidecar), long.as_bytes()),
+        "-ERR key: must be at most 1024 bytes, is 1025\r\n"
+    );
+}
+
+#[test]
+fn wherever_a_pipeline_is_cut_its_answers_are_the_same() {
+    let sidecar = setup().start();
+    let door = door(&sidecar);
+    let whole = [
+        array(&["ECHO", "a\r\nb"]),
+        "PING 'x y'\r\n\r\n".to_owned(),
+        array(&["CL.THROTTLE", "cut", "4", "1", "60", "0"]),
+        array(&["TG.CHECK", "api", "other", ""]),
+        "*0\r\n".to_owned(),
+        array(&["nope"]),
+        array(&["CLIENT", "GETNAME"]),
+    ]
+    .concat();
+    let expected = said(&door, whole.as_bytes());
+    assert_eq!(expected.matches("\r\n").count(), 20, "{expected}");
+    let mut client = door.connect();
+    for cut in 1..whole.len() {
+        let (first, second) = whole.as_bytes().split_at(cut);
+        client.send(first);
+        // Answered behind it on another connection: the first piece has most likely been read by now.
+        let _ = said(&door, b"PING\r\n");
+        client.send(second);
+        let got: Vec<String> = (0..20).map(|_| client.line().unwrap()).collect();
+        assert_eq!(got.join("\r\n") + "\r\n", expected, "cut at {cut}");
+    }
+}
+
+#[test]
+fn ten_thousand_commands_are_answered_in_their_order() {
+    let sidecar = setup().start();
+    for door in sidecar.doors("resp") {
+        let mut client = door.connect();
+        let commands: String = (0..10_000)
+            .map(|nth| match nth % 2 {
+                0 => array(&["ECHO", &nth.to_string()]),
+                _ => array(&["CL.THROTTLE", "many", "99999", "1", "3600"]),
+            })
+            .collect();
+        client.send(commands.as_bytes());
+        for nth in 0..10_000 {
+            let first = client.line().unwrap();
+            match nth % 2 {
+                0 => assert_eq!(client.line().unwrap(), nth.to_string(), "{first}"),
+                _ => {
+                    assert_eq!(first, "*5");
+                    assert_eq!(client.line().unwrap(), ":0");
+                    for _ in 0..4 {
+                        client.line().unwrap();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn who_does_not_read_is_not_heard_and_let_go() {
+    let mut sidecar = setup().start();
+    let mut deaf = door(&sidecar).connect();
+    let before = sidecar.process("VmRSS");
+    let command = array(&["ECHO", &"x".repeat(60_000)]);
+    let begun = now();
+    // 600 MB, if anybody took them.
+    let sent = (0..10_000)
+        .take_while(|_| deaf.send(command.as_bytes()))
+        .count();
+    assert!(sent < 10_000, "all of it was taken");
+    assert!(
+        begun.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        begun.elapsed()
+    );
+    let grown = sidecar.process("VmRSS").saturating_sub(before);
+    assert!(grown < 8 * 1_024, "grew by {grown} kB");
+    is_well(&mut sidecar);
+}
+
+/// Each is answered so, and then the connection is closed.
+#[test]
+fn what_is_no_command_is_refused_and_closed() {
+    let mut sidecar = setup().start();
+    let cases: [(&[u8], &str); 10] = [
+        (
+            b"*1000000000\r\n",
+            "a command may have at most 128 arguments",
+        ),
+        (b"*x\r\n", "invalid multibulk length"),
+        (b"*99999999999999999999\r\n", "invalid multibulk length"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n:5\r\n", "expected '$', got ':'"),
+        (
+            b"*1\r\n$65536\r\n",
+            "a command may have at most 65536 bytes",
+        ),
+        (
+            b"*1\r\n$9223372036854775807\r\n",
+            "a command may have at most 65536 bytes",
+        ),
+        (b"*1\r\n$4\r\nPINGxx", "expected CRLF after a bulk string"),
+        (b"ECHO \"a\r\n", "unbalanced quotes in request"),
+        (
+            b"\x16\x03\x01\x02",
+            "expected '*' or a line of words, got '\\x16'",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        // What came before is answered.
+        let bytes = [b"PING\r\n", bytes].concat();
+        for door in sidecar.doors("resp") {
+            let answer = said_last(&door, &bytes);
+            assert_eq!(
+                answer,
+                format!("+PONG\r\n-ERR Protocol error: {expected}\r\n")
+            );
+        }
+    }
+    let line = "x".repeat(70_000);
+    let answer = said_last(&door(&sidecar), line.as_bytes());
+    assert_eq!(
+        answer,
+        "-ERR Protocol error: a command may have at most 65536 bytes\r\n"
+    );
+    assert_eq!(malformed(&sidecar), 21.0);
+    is_well(&mut sidecar);
+}
+
+#[test]
+fn http_is_closed_at_once_and_without_a_word() {
+    let mut sidecar = setup().start();
+    let requests = [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\nCL.THROTTLE http 0 1 3600\r\n",
+        "OPTIONS * HTTP/1.1\r\n",
+        "HEAD / HTTP/1.1\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "Host: x\r\n",
+    ];
+    for request in requests {
+        for door in sidecar.doors("resp") {
+            assert_eq!(said_last(&door, request.as_bytes()), "", "{request}");
+        }
+    }
+    assert_eq!(malformed(&sidecar), 2.0 * requests.len() as f64);
+    // What was in the body was not done.
+    check(
+        &sidecar,
+        &[(
+            "CL.THROTTLE http-KIND 0 1 3600",
+            "*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600",
+        )],
+    );
+    is_well(&mut sidecar);
+}
+
+#[test]
+fn garbage_is_survived() {
+    let mut sidecar = setup().start();
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let alphabet = b"*$\r\n+-:0123456789 \"'PINGCLTHROTTLE.\0\xff";
+    for _ in 0..300 {
+        let length = random() % 3_000;
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| match random() % 4 {
+                0 => (random() >> 8) as u8,
+                _ => alphabet[random() as usize % alphabet.len()],
+            })
+            .collect();
+        let _ = said(&door(&sidecar), &bytes);
+    }
+    is_well(&mut sidecar);
+}
+
+/// Half a command is given its time, however slowly the rest drips in; a client that rests between commands stays.
+#[test]
+fn a_command_that_does_not_come_to_its_end_is_late() {
+    let sidecar = setup().start();
+    let mut resting = door(&sidecar).connect();
+    resting.send(b"PING\r\n");
+    assert_eq!(resting.line().as_deref(), Some("+PONG"));
+    let begun = now();
+    let mut dripping = door(&sidecar).connect();
+    dripping.send(b"*1\r\n$60000\r\n");
+    let mut sent = 0;
+    until("the connection to be closed", SOON, || {
+        sent += 1;
+        (!dripping.send(b"x")).then_some(())
+    });
+    let took = begun.elapsed();
+    assert!(
+        sent > 5 && took > Duration::from_secs(9),
+        "{sent} after {took:?}"
+    );
+    resting.send(b"PING\r\n");
+    assert_eq!(resting.line().as_deref(), Some("+PONG"));
+}
+
+#[test]
+fn a_password_is_asked_for() {
+    let sidecar = guarded();
+    check(
+        &sidecar,
+        &[
+            ("PING", "-NOAUTH Authentication required."),
+            ("CL.THROTTLE a 1 1 1", "-NOAUTH Authentication required."),
+            ("TG.CHECK api client a", "-NOAUTH Authentication required."),
+            ("INFO", "-NOAUTH Authentication required."),
+            ("QUIT", "+OK"),
+            (
+                "AUTH wrong",
+                "-WRONGPASS invalid username-password pair or user is disabled.",
+            ),
+            (
+                "AUTH 'open sesam'",
+                "-WRONGPASS invalid username-password pair or user is disabled.",
+            ),
+            (
+                "AUTH other 'open sesame'",
+                "-WRONGPASS invalid username-password pair or user is disabled.",
+            ),
+            ("AUTH 'open sesame'", "+OK"),
+            ("AUTH default 'open sesame'\r\nPING", "+OK\r\n+PONG"),
+            (
+                "AUTH 'open sesame'\r\nRESET\r\nPING",
+                "+OK\r\n+RESET\r\n-NOAUTH Authentication required.",
+            ),
+        ],
+    );
+    let door = door(&sidecar);
+    assert!(said(&door, b"HELLO 3\r\n").starts_with("-NOAUTH HELLO must be called"));
+    assert!(said(&door, b"HELLO 3 AUTH default nope\r\nPING\r\n").starts_with("-WRONGPASS"));
+    let hello = said(&door, b"HELLO 3 AUTH default 'open sesame'\r\nPING\r\n");
+    assert!(
+        hello.starts_with("%7\r\n") && hello.ends_with("+PONG\r\n"),
+        "{hello}"
+    );
+    assert!(!sidecar.stdout.text().contains("sesame"));
+}
+
+#[test]
+fn without_a_password_auth_is_answered_as_redis_does() {
+    let sidecar = setup().start();
+    let none = "-ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+        configuration is correct?";
+    check(
+        &sidecar,
+        &[
+            ("AUTH x", none),
+            ("AUTH default x", "+OK"),
+            (
+                "AUTH other x",
+                "-WRONGPASS invalid username-password pair or user is disabled.",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_password_file_that_holds_none_is_a_fault() {
+    for (text, expected) in [
+        (Some(" \n"), "the RESP password in password is empty"),
+        (None, "read the RESP password from password"),
+    ] {
+        let setup = setup().listen_also("resp_password_file: password");
+        if let Some(text) = text {
+            setup.folder.write("password", text);
+        }
+        let (ran, _folder) = setup.fail();
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert!((ran.stdout + &ran.stderr).contains(expected), "{expected}");
+    }
+}
+
+#[test]
+fn connections_are_bound_together_with_those_of_http() {
+    let mut sidecar = setup().bounds("connections_max: 2").start();
+    let mut held = door(&sidecar).connect();
+    held.send(b"PING\r\n");
+    assert_eq!(held.line().as_deref(), Some("+PONG"));
+    let mut http = sidecar.connect();
+    assert_eq!(http.get("/v1/check?domain=api&client=x").status, 200);
+    for door in sidecar.doors("resp") {
+        assert_eq!(
+            said_last(&door, b""),
+            "-ERR max number of clients reached\r\n"
+        );
+    }
+    assert_eq!(
+        sidecar
+            .metrics()
+            .of("ratelimit_connections_refused_total", &[("door", "resp")]),
+        2.0
+    );
+    drop((held, http));
+    until("a place to be free", SOON, || {
+        (said(&door(&sidecar), b"PING\r\n") == "+PONG\r\n").then_some(())
+    });
+    until("all places to be free", SOON, || {
+        let open = sidecar
+            .metrics()
+            .of("ratelimit_connections", &[("door", "resp")]);
+        (open == 0.0).then_some(())
+    });
+    is_well(&mut sidecar);
+}
+
+/// Idle connections end at once; a command that has begun may come to its end, and is answered.
+#[test]
+fn a_drain_ends_connections_after_what_they_are_in() {
+    let mut sidecar = setup().top("log: { format: json }\ndrain: 10s").start();
+    let mut idle: Vec<Client> = sidecar.doors("resp").iter().map(Door::connect).collect();
+    let mut half = door(&sidecar).connect();
+    half.send(b"PING\r\n*1\r\n$4\r\nPI");
+    assert_eq!(half.line().as_deref(), Some("+PONG"));
+    for client in &mut idle {
+        client.send(b"PING\r\n");
+        assert_eq!(client.line().as_deref(), Some("+PONG"));
+    }
+    sidecar.signal("TERM");
+    for client in &mut idle {
+        assert!(client.is_closed());
+    }
+    assert!(!sidecar.has_ended());
+    half.send(b"NG\r\n");
+    assert_eq!(half.line().as_deref(), Some("+PONG"));
+    assert!(half.is_closed());
+    assert_eq!(sidecar.wait(SOON).code(), Some(0));
+    assert_eq!(sidecar.said("stopped").len(), 1);
+    assert!(!sidecar.folder().path("r.sock").exists());
+}
+
+/// Commands behind a check that waits for the store are answered behind it.
+#[test]
+fn strict_checks_keep_the_order() {
+    let redis = Server::start(&[]);
+    let store = format!(
+        "log: {{ format: json }}\nstore: {{ url: \"{}\", timeout: 2s }}",
+        redis.url()
+    );
+    let rules = "- { domain: api, descriptors: [{ key: client, consistency: strict, rate_limit: 3/hour }] }";
+    let sidecar = Setup::rules(rules)
+        .top(&store)
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
+        .start();
+    let commands: String = (0..20)
+        .map(|nth| format!("ECHO {nth}\r\nTG.CHECK api client x\r\n"))
+        .collect();
+    let answers = said(&door(&sidecar), commands.as_bytes());
+    let mut lines = answers.lines();
+    for nth in 0..20 {
+        lines.next();
+        assert_eq!(lines.next(), Some(nth.to_string().as_str()), "{answers}");
+        assert_eq!(lines.next(), Some("*6"));
+        assert_eq!(
+            lines.next(),
+            Some(if nth < 3 { ":1" } else { ":0" }),
+            "{answers}"
+        );
+        assert_eq!(lines.nth(4), Some("$10"), "{answers}");
+        lines.next();
+    }
+    let strict = [
+        ("rule", "api/client"),
+        ("decision", "allow"),
+        ("source", "strict"),
+    ];
+    assert_eq!(
+        sidecar.metrics().of("ratelimit_decisions_total", &strict),
+        3.0
+    );
+}
