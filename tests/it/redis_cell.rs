@@ -33,7 +33,7 @@ const CHUNK: usize = 200;
 const KEYS: usize = 400;
 /// Keys that give way to new ones after each chunk.
 const RENEWED: usize = 10;
-/// Redis forgets a key by whole milliseconds, and by a clock that it reads now and then.
+/// Redis forgets a key by whole milliseconds, and by a clock that it reads now and then: a bit early.
 const SLACK_NS: i128 = 2_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -180,11 +180,13 @@ struct Tally {
     limited: usize,
 }
 
-/// What is known of a key: between which points, on the test's clock, its TAT lies on both servers.
+/// What is known of a key: between which points, on the test's clock, its TAT lies on both servers, and its level after
+/// the last call at most. Levels only fall until the next.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     earliest: i128,
     latest: i128,
+    level: i128,
 }
 
 impl Tally {
@@ -202,7 +204,7 @@ impl Tally {
     ) -> Option<Line> {
         let (params, quantity) = (call.params, call.quantity.unwrap_or(1));
         let low = (line.earliest - ended - SLACK_NS).max(0);
-        let high = (line.latest - begun + SLACK_NS).max(0);
+        let high = (line.latest - begun).clamp(0, line.level);
         let shown =
             || format!("{call:?}: redis-cell {theirs:?}, tidegate {ours:?}, level {low} to {high}");
         // Both are as they can be, each by itself.
@@ -234,10 +236,14 @@ impl Tally {
         }
         let price = call.params.interval() * quantity;
         Some(match ends[0] || quantity == 0 {
-            true => line,
+            true => Line {
+                level: high,
+                ..line
+            },
             false => Line {
                 earliest: line.earliest.max(begun) + price,
                 latest: line.latest.max(ended) + price,
+                level: high + price,
             },
         })
     }
@@ -265,6 +271,7 @@ fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
     let fresh = Line {
         earliest: 0,
         latest: 0,
+        level: 0,
     };
     let mut names: Vec<u64> = (0..KEYS as u64).collect();
     let mut lines = vec![fresh; KEYS];
