@@ -33,6 +33,7 @@ sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; the la
 bench: ## ratios against floors and peers, in one run
 	cargo bench --locked --bench decide
 	cargo bench --locked --bench doors
+	cargo bench --locked --bench resp
 	cargo bench --locked --bench memory
 
 fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
