@@ -26,6 +26,7 @@ mod redis_server;
 mod reload;
 mod resp;
 mod resp_clients;
+mod resp_pages;
 mod shutdown;
 mod sidecar;
 mod sockets;

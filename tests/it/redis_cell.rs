@@ -51,13 +51,13 @@ struct Call {
 }
 
 impl Call {
-    fn words(&self, names: &[u64]) -> Vec<String> {
+    fn words(&self, name: u64) -> Vec<String> {
         let Params {
             max_burst,
             count,
             period,
         } = self.params;
-        let mut words = vec!["CL.THROTTLE".to_owned(), format!("key-{}", names[self.key])];
+        let mut words = vec!["CL.THROTTLE".to_owned(), format!("key-{name}")];
         words.extend([max_burst, count, period].map(|number| number.to_string()));
         words.extend(self.quantity.map(|quantity| quantity.to_string()));
         words
@@ -249,8 +249,113 @@ impl Tally {
     }
 }
 
-fn nanos(since: Instant) -> i128 {
-    i128::try_from(since.elapsed().as_nanos()).unwrap()
+/// A key in use.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    name: u64,
+    params: Params,
+    line: Line,
+}
+
+/// Both servers, and the keys that both are asked.
+struct Comparison {
+    pipes: [Pipe; 2],
+    random: Random,
+    keys: Vec<Key>,
+    names: u64,
+    tally: Tally,
+    begun: Instant,
+}
+
+impl Comparison {
+    fn new(addresses: [SocketAddr; 2]) -> Self {
+        let mut comparison = Self {
+            pipes: addresses.map(Pipe::to),
+            random: Random(7),
+            keys: Vec::new(),
+            names: 0,
+            tally: Tally::default(),
+            begun: now(),
+        };
+        comparison.keys = (0..KEYS).map(|_| comparison.fresh_key()).collect();
+        comparison
+    }
+
+    fn fresh_key(&mut self) -> Key {
+        self.names += 1;
+        let line = Line {
+            earliest: 0,
+            latest: 0,
+            level: 0,
+        };
+        Key {
+            name: self.names,
+            params: self.random.params(),
+            line,
+        }
+    }
+
+    fn call(&mut self) -> Call {
+        let key = self.random.below(KEYS);
+        // Mostly a key's own limit; now and then another caller's, who shares its time line.
+        let params = match self.random.below(8) {
+            0 => self.random.params(),
+            _ => self.keys[key].params,
+        };
+        let quantity = self.random.quantity(params);
+        Call {
+            key,
+            params,
+            quantity,
+        }
+    }
+
+    fn nanos(&self) -> i128 {
+        i128::try_from(self.begun.elapsed().as_nanos()).unwrap()
+    }
+
+    /// Sends as many calls to both, and compares.
+    fn chunk(&mut self) {
+        let calls: Vec<Call> = (0..CHUNK).map(|_| self.call()).collect();
+        let encoded = calls
+            .iter()
+            .map(|call| encoded(&call.words(self.keys[call.key].name)));
+        let bytes: String = encoded.collect();
+        let sent = self.nanos();
+        for pipe in &mut self.pipes {
+            pipe.write.write_all(bytes.as_bytes()).unwrap();
+        }
+        let [theirs, ours] = &mut self.pipes;
+        let answers: Vec<_> = calls.iter().map(|_| theirs.five()).collect();
+        let answers: Vec<_> = answers
+            .into_iter()
+            .map(|five| (five, ours.five()))
+            .collect();
+        let read = self.nanos();
+        let mut retired = [false; KEYS];
+        for (call, (theirs, ours)) in calls.iter().zip(&answers) {
+            // What follows a boundary in its chunk stands on unknown ground.
+            if retired[call.key] {
+                self.tally.boundary += 1;
+                continue;
+            }
+            let line = &mut self.keys[call.key].line;
+            match self
+                .tally
+                .compare(call, (theirs, ours), *line, (sent, read))
+            {
+                Some(known) => *line = known,
+                None => retired[call.key] = true,
+            }
+        }
+        // Some keys are forgotten while they still mean something: new ones begin all the time.
+        for _ in 0..RENEWED {
+            retired[self.random.below(KEYS)] = true;
+        }
+        for key in (0..KEYS).filter(|key| retired[*key]) {
+            self.keys[key] = self.fresh_key();
+        }
+    }
 }
 
 #[test]
@@ -266,80 +371,15 @@ fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
     let Some(Door::Tcp(address)) = sidecar.door("resp") else {
         panic!("a door on TCP");
     };
-    let mut pipes = [redis.address().parse().unwrap(), address].map(Pipe::to);
-    let mut random = Random(7);
-    let fresh = Line {
-        earliest: 0,
-        latest: 0,
-        level: 0,
-    };
-    let mut names: Vec<u64> = (0..KEYS as u64).collect();
-    let mut lines = vec![fresh; KEYS];
-    let mut params: Vec<Params> = (0..KEYS).map(|_| random.params()).collect();
-    let mut tally = Tally::default();
-    let mut next = KEYS as u64;
-    let begun = now();
-    while tally.same < SAME {
-        let calls: Vec<Call> = (0..CHUNK)
-            .map(|_| {
-                let key = random.below(KEYS);
-                // Mostly a key's own limit; now and then another caller's, who shares its time line.
-                let params = match random.below(8) {
-                    0 => random.params(),
-                    _ => params[key],
-                };
-                let quantity = random.quantity(params);
-                Call {
-                    key,
-                    params,
-                    quantity,
-                }
-            })
-            .collect();
-        let bytes: String = calls
-            .iter()
-            .map(|call| encoded(&call.words(&names)))
-            .collect();
-        let sent = nanos(begun);
-        for pipe in &mut pipes {
-            pipe.write.write_all(bytes.as_bytes()).unwrap();
-        }
-        let [theirs, ours] = &mut pipes;
-        let answers: Vec<_> = calls.iter().map(|_| theirs.five()).collect();
-        let answers: Vec<_> = answers
-            .into_iter()
-            .map(|five| (five, ours.five()))
-            .collect();
-        let read = nanos(begun);
-        let mut retired = [false; KEYS];
-        for (call, (theirs, ours)) in calls.iter().zip(&answers) {
-            // What follows a boundary in its chunk stands on unknown ground.
-            if retired[call.key] {
-                tally.boundary += 1;
-                continue;
-            }
-            match tally.compare(call, (theirs, ours), lines[call.key], (sent, read)) {
-                Some(line) => lines[call.key] = line,
-                None => retired[call.key] = true,
-            }
-        }
-        for key in (0..KEYS).filter(|key| retired[*key]) {
-            (names[key], lines[key], params[key]) = (next, fresh, random.params());
-            next += 1;
-        }
-        // Some keys are forgotten while they still mean something: new ones begin all the time.
-        for _ in 0..RENEWED {
-            let key = random.below(KEYS);
-            (names[key], lines[key], params[key]) = (next, fresh, random.params());
-            next += 1;
-        }
+    let mut comparison = Comparison::new([redis.address().parse().unwrap(), address]);
+    while comparison.tally.same < SAME {
+        comparison.chunk();
+        let tally = &comparison.tally;
         assert!(tally.calls() < CALLS_MAX, "{tally:?}");
     }
-    let calls = tally.calls();
-    eprintln!(
-        "redis-cell: {calls} calls compared in {:?}: {tally:?}",
-        begun.elapsed()
-    );
+    let Comparison { tally, begun, .. } = comparison;
+    let (calls, took) = (tally.calls(), begun.elapsed());
+    eprintln!("redis-cell: {calls} calls compared in {took:?}: {tally:?}");
     let limited = SAME / 5..SAME * 4 / 5;
     assert!(limited.contains(&tally.limited), "{tally:?}");
 }

@@ -175,6 +175,24 @@ fn a_check_under_the_rules_tells_six_things() {
                 "TG.CHECK api client KIND-5 PEEK COST 2",
                 "*6\r\n:1\r\n:3\r\n:3\r\n:0\r\n:0\r\n$10\r\napi/client",
             ),
+        ],
+    );
+    let denied = said(&door(&sidecar), b"TG.CHECK api client tcp-6\r\n");
+    let [allowed, limit, remaining, retry, reset] = [1, 2, 3, 4, 5].map(|line| {
+        let line = denied.lines().nth(line).unwrap();
+        line[1..].parse::<i64>().unwrap()
+    });
+    assert_eq!((allowed, limit, remaining), (0, 3, 0));
+    assert!((1_100_000..=1_200_000).contains(&retry), "{denied}");
+    assert!((3_500_000..=3_600_000).contains(&reset), "{denied}");
+}
+
+#[test]
+fn a_check_that_is_none_is_refused_by_what_is_wrong() {
+    let sidecar = setup().start();
+    check(
+        &sidecar,
+        &[
             (
                 "TG.CHECK api client",
                 "-ERR wrong number of arguments for 'tg.check' command",
@@ -198,14 +216,6 @@ fn a_check_under_the_rules_tells_six_things() {
             ),
         ],
     );
-    let denied = said(&door(&sidecar), b"TG.CHECK api client tcp-6\r\n");
-    let [allowed, limit, remaining, retry, reset] = [1, 2, 3, 4, 5].map(|line| {
-        let line = denied.lines().nth(line).unwrap();
-        line[1..].parse::<i64>().unwrap()
-    });
-    assert_eq!((allowed, limit, remaining), (0, 3, 0));
-    assert!((1_100_000..=1_200_000).contains(&retry), "{denied}");
-    assert!((3_500_000..=3_600_000).contains(&reset), "{denied}");
     let long = format!("TG.CHECK api client {}\r\n", "x".repeat(1_025));
     let refused = said(&door(&sidecar), long.as_bytes());
     assert_eq!(

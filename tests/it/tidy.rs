@@ -219,7 +219,12 @@ fn the_promised_metrics_are_on_the_metrics_page() {
 #[test]
 fn snippets_are_sound() {
     let mut snippets = 0;
-    for document in ["README.md", "docs/config.md", "docs/sync.md"] {
+    for document in [
+        "README.md",
+        "docs/config.md",
+        "docs/resp.md",
+        "docs/sync.md",
+    ] {
         let text = read(document);
         for snippet in text
             .split("```yaml\n")
@@ -237,12 +242,10 @@ fn snippets_are_sound() {
 }
 
 /// Guides that are linked to and not written yet. One that is written has to leave this list.
-const COMING: [&str; 5] = [
+const COMING: [&str; 3] = [
     "docs/guides/envoy.md",
     "docs/guides/from-envoyproxy-ratelimit.md",
-    "docs/guides/from-redis-cell.md",
     "docs/guides/istio.md",
-    "docs/resp.md",
 ];
 
 /// Links between our own documents lead somewhere.
@@ -260,6 +263,7 @@ fn links_lead_somewhere() {
         "docs/admin.md",
         "docs/sync.md",
         "docs/accuracy.md",
+        "docs/resp.md",
         "simulations/README.md",
     ];
     for document in others.map(str::to_owned).into_iter().chain(guides) {
