@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::frame::Arguments;
+use super::frame::{self, Arguments};
 use super::reply::Replies;
 use crate::config::Bounds;
 use crate::engine::{Answer, Begun, Engine, Throttle};
@@ -61,18 +61,18 @@ impl<'a> Asked<'a> {
         decode::from_words(arguments.get(1..).unwrap_or_default()).map(Self::Check)
     }
 
-    /// Asks the engine.
-    pub fn begin(
+    /// Asks the engine and hands what it says to `then`. An answer is large: it stays where it is.
+    pub fn begin<R>(
         &self,
-        engine: &Engine,
-        bounds: Bounds,
+        (engine, bounds): (&Engine, Bounds),
         moment: Moment,
-    ) -> Result<Begun, Malformed> {
+        then: impl FnOnce(Begun) -> R,
+    ) -> Result<R, Malformed> {
         match self {
-            Self::Throttle(throttle) => Ok(engine.begin_throttle(throttle, moment)),
-            Self::Check(asked) => {
-                asked.check(bounds.key_bytes_max, |check| engine.begin(check, moment))
-            }
+            Self::Throttle(throttle) => Ok(then(engine.begin_throttle(throttle, moment))),
+            Self::Check(asked) => asked.check(bounds.key_bytes_max, |check| {
+                then(engine.begin(check, moment))
+            }),
         }
     }
 
@@ -140,8 +140,7 @@ fn signed(number: u64) -> i64 {
 }
 
 fn integer(name: &str, word: &[u8]) -> Result<i64, Malformed> {
-    let number = str::from_utf8(word).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| {
+    frame::integer(word).ok_or_else(|| {
         let word = String::from_utf8_lossy(word.get(..32).unwrap_or(word));
         Malformed(format!("{name}: must be a whole number, is {word:?}"))
     })

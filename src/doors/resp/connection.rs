@@ -23,7 +23,7 @@ use super::session::{Session, Then};
 use crate::clock::Clock;
 use crate::config::Bounds;
 use crate::doors::strict::Strict;
-use crate::engine::{Answer, Begun, Engine};
+use crate::engine::{Answer, Begun, Engine, Plan};
 use crate::pure::Moment;
 use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
 use crate::wire::decode::Malformed;
@@ -133,51 +133,46 @@ struct Connection<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
-    /// Answers every whole command that was read.
+    /// Answers every whole command that was read, and sends the answers.
     async fn answer_all(&mut self) -> Then {
-        let mut at = 0;
-        let mut then = Then::GoOn;
-        while then == Then::GoOn {
-            let rest = self.input.get(at..).unwrap_or_default();
-            let frame = match frame::next(rest, self.door.bounds.body_bytes_max) {
-                Ok(Some(frame)) => frame,
-                Ok(None) => break,
-                Err(garbled) => {
-                    then = self.door.refuse(garbled, &mut self.replies);
-                    break;
-                }
-            };
-            at += frame.length;
-            let told = (&mut self.session, &mut self.replies);
-            then = self.door.answer(&frame.arguments, told).await;
-            drop(frame);
-            if self.replies.bytes().len() >= SEND_BYTES_MAX && !self.send().await {
-                return Then::Close;
-            }
-        }
-        if at > 0 {
+        let (length, then) = self.answer_read().await;
+        if length > 0 {
             self.late = None;
         }
-        self.input.advance(at);
-        match self.send().await {
+        self.input.advance(length);
+        match send(&mut self.stream, &mut self.replies).await {
             true => then,
             false => Then::Close,
         }
     }
 
-    /// Sends the answers. False if they are not taken.
-    async fn send(&mut self) -> bool {
-        if self.replies.bytes().is_empty() {
-            return true;
+    /// Answers every whole command that was read: how many bytes they took.
+    async fn answer_read(&mut self) -> (usize, Then) {
+        let mut at = 0;
+        let mut then = Then::GoOn;
+        let mut arguments = Arguments::new();
+        while then == Then::GoOn {
+            let rest = self.input.get(at..).unwrap_or_default();
+            match frame::next(rest, self.door.bounds.body_bytes_max, &mut arguments) {
+                Ok(Some(length)) => at += length,
+                Ok(None) => break,
+                Err(garbled) => {
+                    then = self.door.refuse(garbled, &mut self.replies);
+                    break;
+                }
+            }
+            let told = (&mut self.session, &mut self.replies);
+            then = match self.door.begin(&arguments, told) {
+                Next::Then(then) => then,
+                Next::Ask(asking) => self.door.ask(asking, &mut self.replies).await,
+            };
+            if self.replies.bytes().len() >= SEND_BYTES_MAX
+                && !send(&mut self.stream, &mut self.replies).await
+            {
+                then = Then::Close;
+            }
         }
-        let sent = tokio::select! {
-            biased;
-            sent = self.stream.write_all(self.replies.bytes()) => sent.is_ok(),
-            // Made only if it has to be waited for.
-            () = async { tokio::time::sleep(SEND_TIMEOUT).await } => false,
-        };
-        self.replies.clear();
-        sent
+        (at, then)
     }
 
     /// Waits for more, but not for long if a command has begun.
@@ -209,62 +204,105 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
     }
 }
 
+/// Sends the answers. False if they are not taken.
+async fn send(stream: &mut (impl AsyncWrite + Unpin), replies: &mut Replies) -> bool {
+    if replies.bytes().is_empty() {
+        return true;
+    }
+    let sent = tokio::select! {
+        biased;
+        sent = stream.write_all(replies.bytes()) => sent.is_ok(),
+        // Made only if it has to be waited for.
+        () = async { tokio::time::sleep(SEND_TIMEOUT).await } => false,
+    };
+    replies.clear();
+    sent
+}
+
 /// Waits until the command that has begun is late.
 async fn overdue(late: &mut Option<Pin<Box<Sleep>>>) {
     let timeout = || Box::pin(tokio::time::sleep(COMMAND_TIMEOUT));
     late.get_or_insert_with(timeout).await;
 }
 
+/// What follows a command.
+enum Next<'a> {
+    /// It is answered.
+    Then(Then),
+    /// The store has to be asked.
+    Ask(Box<Asking<'a>>),
+}
+
+/// A check that the store has to be asked for.
+struct Asking<'a> {
+    asked: Asked<'a>,
+    plan: Box<Plan>,
+    began: Moment,
+}
+
 impl Inner {
-    /// Answers one command.
-    async fn answer(
+    /// Answers one command, at once if that can be.
+    fn begin<'a>(
         &self,
-        arguments: &Arguments<'_>,
+        arguments: &Arguments<'a>,
         (session, replies): (&mut Session, &mut Replies),
-    ) -> Then {
+    ) -> Next<'a> {
         if arguments.is_empty() {
-            return Then::GoOn;
+            return Next::Then(Then::GoOn);
         }
         let permitted = command::find(arguments)
             .and_then(|known| session.permits(known.does).map(|()| known.does));
         let answered = match permitted {
             Ok(Does::Throttle) => {
-                let asked = Asked::throttle(arguments, self.bounds);
-                Ok(self.decide(asked, replies).await)
+                return self.decide(Asked::throttle(arguments, self.bounds), replies);
             }
-            Ok(Does::Check) => Ok(self.decide(Asked::check(arguments), replies).await),
+            Ok(Does::Check) => return self.decide(Asked::check(arguments), replies),
             Ok(Does::Courtesy(courtesy)) => session.answer(courtesy, arguments, replies),
             Err(refused) => Err(refused),
         };
-        answered.unwrap_or_else(|refused| {
+        Next::Then(answered.unwrap_or_else(|refused| {
             replies.error(refused);
             Then::GoOn
-        })
+        }))
     }
 
-    /// Decides a check and tells it.
-    async fn decide(&self, asked: Result<Asked<'_>, Malformed>, replies: &mut Replies) -> Then {
+    /// Decides a check and tells it, unless the store has to be asked.
+    fn decide<'a>(&self, asked: Result<Asked<'a>, Malformed>, replies: &mut Replies) -> Next<'a> {
         let began = self.clock.moment();
-        let begin = |asked: &Asked<'_>, moment| asked.begin(&self.engine, self.bounds, moment);
-        let told = match asked {
-            Err(malformed) => Err(malformed),
-            Ok(asked) => match begin(&asked, began) {
-                Err(malformed) => Err(malformed),
-                Ok(Begun::Decided(answer)) => {
-                    self.tell(&asked, &answer, (replies, began));
-                    Ok(())
+        let begun = asked.and_then(|asked| {
+            let asker = (&*self.engine, self.bounds);
+            let plan = asked.begin(asker, began, |begun| match begun {
+                Begun::Decided(ref answer) => {
+                    self.tell(&asked, answer, (replies, began));
+                    None
                 }
-                Ok(Begun::Asking(plan)) => {
-                    let again = |moment| begin(&asked, moment);
-                    let decided = self.strict.decide(&self.engine, plan, again).await;
-                    decided.map(|(answer, _)| self.tell(&asked, &answer, (replies, began)))
-                }
-            },
-        };
-        if let Err(Malformed(what)) = told {
-            self.malformed.increment(1);
-            replies.error(format_args!("ERR {what}"));
+                Begun::Asking(plan) => Some(plan),
+            })?;
+            Ok(plan.map(|plan| Asking { asked, plan, began }))
+        });
+        match begun {
+            Ok(None) => Next::Then(Then::GoOn),
+            Ok(Some(asking)) => Next::Ask(Box::new(asking)),
+            Err(malformed) => Next::Then(self.refuse_check(&malformed, replies)),
         }
+    }
+
+    /// Asks the store, decides and tells.
+    async fn ask(&self, asking: Box<Asking<'_>>, replies: &mut Replies) -> Then {
+        let Asking { asked, plan, began } = *asking;
+        let again = |moment| asked.begin((&self.engine, self.bounds), moment, |begun| begun);
+        match self.strict.decide(&self.engine, plan, again).await {
+            Ok((answer, _)) => self.tell(&asked, &answer, (replies, began)),
+            Err(malformed) => {
+                self.refuse_check(&malformed, replies);
+            }
+        }
+        Then::GoOn
+    }
+
+    fn refuse_check(&self, Malformed(what): &Malformed, replies: &mut Replies) -> Then {
+        self.malformed.increment(1);
+        replies.error(format_args!("ERR {what}"));
         Then::GoOn
     }
 

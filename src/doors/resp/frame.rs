@@ -31,15 +31,6 @@ pub type Arguments<'a> = SmallVec<[&'a [u8]; 16]>;
 /// A part and the rest.
 type Parted<'a> = (&'a [u8], &'a [u8]);
 
-/// A whole command.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
-    /// Its arguments. None at all is a line to be passed over.
-    pub arguments: Arguments<'a>,
-    /// How many bytes it took.
-    pub length: usize,
-}
-
 /// Why the bytes are no command. After it nobody knows where the next one begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Garbled {
@@ -72,33 +63,42 @@ pub enum Garbled {
     Http,
 }
 
-/// The command that begins `input`, `None` while its end is not there.
-pub fn next(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
+/// How many bytes the command takes that begins `input`, `None` while its end is not there. Its words are left in
+/// `arguments`; none at all is a line to be passed over.
+pub fn next<'a>(
+    input: &'a [u8],
+    bytes_max: usize,
+    arguments: &mut Arguments<'a>,
+) -> Result<Option<usize>, Garbled> {
+    arguments.clear();
     match input.first() {
         None => Ok(None),
-        Some(b'*') => array(input, bytes_max),
-        Some(b'\n' | b'\r' | b'\t' | b' '..=b'~') => line(input, bytes_max),
+        Some(b'*') => array(input, bytes_max, arguments),
+        Some(b'\n' | b'\r' | b'\t' | b' '..=b'~') => line(input, bytes_max, arguments),
         Some(other) => Err(Garbled::Start(*other)),
     }
 }
 
-fn array(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
-    let mut arguments = Arguments::new();
-    let Some((count, mut at)) = number(input, 1, Garbled::Count)? else {
+fn array<'a>(
+    input: &'a [u8],
+    bytes_max: usize,
+    arguments: &mut Arguments<'a>,
+) -> Result<Option<usize>, Garbled> {
+    let Some((count, mut at)) = count(input, 1, Garbled::Count)? else {
         return Ok(None);
     };
     // As Redis has it: an array of nothing, or of less, says nothing.
-    let count = usize::try_from(count).unwrap_or(0);
-    if count > ARGUMENTS_MAX {
+    let count_of = usize::try_from(count).unwrap_or(0);
+    if count_of > ARGUMENTS_MAX {
         return Err(Garbled::TooMany);
     }
-    for _ in 0..count {
+    for _ in 0..count_of {
         match input.get(at) {
             None => return Ok(None),
             Some(b'$') => {}
             Some(other) => return Err(Garbled::Kind(*other)),
         }
-        let Some((length, start)) = number(input, at + 1, Garbled::Length)? else {
+        let Some((length, start)) = self::count(input, at + 1, Garbled::Length)? else {
             return Ok(None);
         };
         let length = usize::try_from(length).map_err(|_| Garbled::Length)?;
@@ -115,14 +115,11 @@ fn array(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
         arguments.push(argument);
         at = end + 2;
     }
-    Ok(Some(Frame {
-        arguments,
-        length: at,
-    }))
+    Ok(Some(at))
 }
 
 /// The number that begins at `from` and ends with its line, and where the next line begins.
-fn number(input: &[u8], from: usize, wrong: Garbled) -> Result<Option<(i64, usize)>, Garbled> {
+fn count(input: &[u8], from: usize, wrong: Garbled) -> Result<Option<(i64, usize)>, Garbled> {
     let line = input.get(from..).unwrap_or_default();
     let line = line.get(..COUNT_BYTES_MAX + 2).unwrap_or(line);
     let Some(end) = line.iter().position(|byte| *byte == b'\r') else {
@@ -134,20 +131,41 @@ fn number(input: &[u8], from: usize, wrong: Garbled) -> Result<Option<(i64, usiz
     let (digits, after) = line.split_at(end);
     match after.get(1) {
         None => Ok(None),
-        Some(b'\n') => {
-            let number = str::from_utf8(digits)
-                .ok()
-                .and_then(|text| text.parse().ok());
-            number
-                .map(|number| Some((number, from + end + 2)))
-                .ok_or(wrong)
-        }
+        Some(b'\n') => match integer(digits) {
+            Some(count) => Ok(Some((count, from + end + 2))),
+            None => Err(wrong),
+        },
         Some(_) => Err(wrong),
     }
 }
 
+/// A whole number in decimal.
+pub fn integer(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    // Counted below zero, where there is room for one more.
+    let number = digits.iter().try_fold(0_i64, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_sub(i64::from(digit))
+    })?;
+    match negative {
+        true => Some(number),
+        false => number.checked_neg(),
+    }
+}
+
 /// Words between spaces. Quotes hold words with spaces together; nothing is escaped in them.
-fn line(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
+fn line<'a>(
+    input: &'a [u8],
+    bytes_max: usize,
+    arguments: &mut Arguments<'a>,
+) -> Result<Option<usize>, Garbled> {
     if HTTP.iter().any(|start| input.starts_with(start)) {
         return Err(Garbled::Http);
     }
@@ -159,11 +177,10 @@ fn line(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
         };
     };
     let (mut rest, _) = bounded.split_at(end);
-    let mut arguments = Arguments::new();
     loop {
         rest = rest.trim_ascii_start();
         let Some((word, after)) = word(rest)? else {
-            break;
+            return Ok(Some(end + 1));
         };
         if arguments.len() == ARGUMENTS_MAX {
             return Err(Garbled::TooMany);
@@ -171,10 +188,6 @@ fn line(input: &[u8], bytes_max: usize) -> Result<Option<Frame<'_>>, Garbled> {
         arguments.push(word);
         rest = after;
     }
-    Ok(Some(Frame {
-        arguments,
-        length: end + 1,
-    }))
 }
 
 /// The first word and what follows it.
@@ -208,13 +221,14 @@ mod tests {
     /// Every command in `input`, as its words with bars between them, and what ended it.
     fn read(mut input: &[u8]) -> (Vec<String>, Option<Garbled>) {
         let mut commands = Vec::new();
+        let mut arguments = Arguments::new();
         loop {
-            match next(input, BYTES_MAX) {
-                Ok(Some(frame)) => {
-                    let words = frame.arguments.iter();
+            match next(input, BYTES_MAX, &mut arguments) {
+                Ok(Some(length)) => {
+                    let words = arguments.iter();
                     let words: Vec<_> = words.map(|word| String::from_utf8_lossy(word)).collect();
                     commands.push(words.join("|"));
-                    input = input.split_at(frame.length).1;
+                    input = input.split_at(length).1;
                 }
                 Ok(None) => return (commands, None),
                 Err(garbled) => return (commands, Some(garbled)),
@@ -315,16 +329,24 @@ mod tests {
     }
 
     proptest! {
+        /// A number is read as the standard library reads it, and so is what is none.
+        #[test]
+        fn integers_are_read_as_ever(number in any::<i64>(), text in "[-+0-9x]{0,21}") {
+            prop_assert_eq!(integer(number.to_string().as_bytes()), Some(number));
+            prop_assert_eq!(integer(text.as_bytes()), text.parse().ok());
+        }
+
         /// Whatever comes, no more is taken than is there, and what is taken stays within its bounds.
         #[test]
         fn garbage_is_bounded(input in proptest::collection::vec(
             prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'1'), Just(b' '), any::<u8>()],
             0..600,
         )) {
-            match next(&input, BYTES_MAX) {
-                Ok(Some(frame)) => {
-                    prop_assert!(frame.length <= input.len().min(BYTES_MAX));
-                    prop_assert!(frame.arguments.len() <= ARGUMENTS_MAX);
+            let mut arguments = Arguments::new();
+            match next(&input, BYTES_MAX, &mut arguments) {
+                Ok(Some(length)) => {
+                    prop_assert!(length <= input.len().min(BYTES_MAX));
+                    prop_assert!(arguments.len() <= ARGUMENTS_MAX);
                 }
                 // It waits only while what is there is within the bound.
                 Ok(None) => prop_assert!(input.len() < BYTES_MAX + COUNT_BYTES_MAX),
