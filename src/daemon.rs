@@ -17,6 +17,7 @@ use crate::admin::health::Health;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
 use crate::config::{Address, Config};
+use crate::doors::grpc::Grpc;
 use crate::doors::http::Http;
 use crate::doors::strict::Strict;
 use crate::engine::{Desk, Engine, FleetKey, Setup};
@@ -25,6 +26,7 @@ use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError};
 use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
 use crate::wire::http1::Http1;
+use crate::wire::http2::Http2;
 use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener};
 
 /// How often the calendar is put right and the metrics are tidied.
@@ -138,18 +140,26 @@ struct Shared<'a> {
 impl Shared<'_> {
     /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
     async fn open_doors(&self, config: &Config) -> Result<Opened, DaemonError> {
+        let strict = Strict {
+            desk: self.desk.clone(),
+            timeout: config
+                .store
+                .as_ref()
+                .map_or(Duration::ZERO, |store| store.timeout),
+        };
         let http = Http::new(
             Arc::clone(self.engine),
             Arc::clone(self.telemetry),
             &config.headers,
             config.bounds,
-            Strict {
-                desk: self.desk.clone(),
-                timeout: config
-                    .store
-                    .as_ref()
-                    .map_or(Duration::ZERO, |store| store.timeout),
-            },
+            strict.clone(),
+        );
+        let grpc = Grpc::new(
+            (Arc::clone(self.engine), Arc::clone(self.telemetry)),
+            &config.headers,
+            config.bounds,
+            strict,
+            self.drain.clone(),
         );
         let health = Health {
             engine: Arc::clone(self.engine),
@@ -165,6 +175,13 @@ impl Shared<'_> {
             doors.push(Box::pin(
                 self.door("http", Arc::clone(self.permits))
                     .serve(listener, Http1(http.clone())),
+            ));
+        }
+        for address in &config.listen.grpc {
+            let listener = bound("grpc", address, config, &mut at).await?;
+            doors.push(Box::pin(
+                self.door("grpc", Arc::clone(self.permits))
+                    .serve(listener, Http2(grpc.clone())),
             ));
         }
         for address in &config.listen.metrics {

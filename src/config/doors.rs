@@ -29,8 +29,9 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
 
     let doors = [&http, &grpc, &resp, &metrics, &admin];
     once_each(check, doors.into_iter().flatten().flatten());
-    for (address, spot) in http
-        .iter()
+    for (address, spot) in [&http, &grpc]
+        .into_iter()
+        .flatten()
         .flatten()
         .filter(|(address, _)| !address.is_local())
     {
@@ -50,12 +51,12 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
             check.fault(spot, text);
         }
     }
-    for (name, placed, door) in [("grpc", &grpc, "gRPC"), ("resp", &resp, "RESP")] {
-        if let Some((_, first)) = placed.iter().flatten().next() {
-            let spot = at.field(name).beside(first);
-            let text = format!("this version has no {door} door yet: nothing listens there");
-            check.warn(&spot, text);
-        }
+    if let Some((_, first)) = resp.iter().flatten().next() {
+        let spot = at.field("resp").beside(first);
+        check.warn(
+            &spot,
+            "this version has no RESP door yet: nothing listens there",
+        );
     }
     let addresses = |placed: Option<Vec<Placed>>, default| match placed {
         Some(placed) => placed.into_iter().map(|(address, _)| address).collect(),

@@ -7,6 +7,10 @@
 
 mod body;
 mod encode;
+mod envoy;
+mod envoy_json;
+pub mod grpc;
+mod headers;
 pub mod http;
 mod json;
 pub mod strict;
