@@ -14,6 +14,7 @@ mod bad_input;
 mod cli;
 mod client;
 mod config;
+mod envoy;
 mod grpc;
 mod http;
 mod json;
