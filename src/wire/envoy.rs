@@ -285,3 +285,121 @@ impl Visitor<'_> for Quoted {
         Ok(NumberOrText::Text(text.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use prost::Message;
+
+    use super::super::proto::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use super::super::proto::{RateLimitDescriptor, RateLimitRequest};
+    use super::*;
+
+    /// What we read, as the message that prost would have read.
+    fn told(asked: &Asked<'_>) -> RateLimitRequest {
+        let entry = |entry: &AskedEntry<'_>| Entry {
+            key: entry.key.clone().into_owned(),
+            value: entry.value.clone().into_owned(),
+        };
+        let descriptor = |descriptor: &AskedDescriptor<'_>| RateLimitDescriptor {
+            entries: descriptor.entries.iter().map(entry).collect(),
+            // Checked by what it limits, below.
+            limit: None,
+            hits_addend: descriptor.hits_addend,
+            is_negative_hits: descriptor.refund,
+        };
+        RateLimitRequest {
+            domain: asked.domain.clone().into_owned(),
+            descriptors: asked.descriptors.iter().map(descriptor).collect(),
+            hits_addend: u32::try_from(asked.hits_addend).unwrap(),
+        }
+    }
+
+    /// Both readers find the same in these bytes. We may refuse what prost reads, if `refusal` allows; never the reverse.
+    fn check(bytes: &[u8], refusal: bool) {
+        let prost = RateLimitRequest::decode(bytes);
+        match from_protobuf(bytes) {
+            Ok(ours) => {
+                let mut prost = prost.expect("prost reads what we read");
+                for (descriptor, asked) in prost.descriptors.iter_mut().zip(&ours.descriptors) {
+                    let limit = descriptor.limit.take();
+                    let limit = limit.map(|limit| (u64::from(limit.requests_per_unit), limit.unit));
+                    let ours = asked.limit.map(|limit| (limit.requests(), limit.unit()));
+                    assert_eq!(limit.map(|limit| limit.0), ours.map(|ours| ours.0));
+                    assert_eq!(
+                        limit.and_then(|limit| unit_numbered(limit.1)),
+                        ours.map(|ours| ours.1)
+                    );
+                }
+                assert_eq!(told(&ours), prost);
+            }
+            Err(_) => assert!(refusal || prost.is_err(), "{prost:?}"),
+        }
+    }
+
+    prop_compose! {
+        fn a_limit()(
+            requests_per_unit in 0..1_000_000_u32,
+            unit in 1..=6,
+            unit_multiplier in proptest::option::of(1..10_u32),
+        ) -> RateLimitOverride {
+            RateLimitOverride { requests_per_unit, unit, unit_multiplier }
+        }
+    }
+
+    prop_compose! {
+        fn a_descriptor()(
+            entries in proptest::collection::vec((".{0,9}", ".{0,9}"), 0..4),
+            limit in proptest::option::of(a_limit()),
+            hits_addend: Option<u64>,
+            is_negative_hits: bool,
+        ) -> RateLimitDescriptor {
+            let entry = |(key, value)| Entry { key, value };
+            let entries = entries.into_iter().map(entry).collect();
+            RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
+        }
+    }
+
+    prop_compose! {
+        fn a_request()(
+            domain in ".{0,9}",
+            descriptors in proptest::collection::vec(a_descriptor(), 0..4),
+            hits_addend: u32,
+        ) -> RateLimitRequest {
+            RateLimitRequest { domain, descriptors, hits_addend }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_prost_writes_we_read(request in a_request()) {
+            check(&request.encode_to_vec(), false);
+        }
+
+        /// As protobuf has it, two messages one after the other are one.
+        #[test]
+        fn messages_are_merged(first in a_request(), second in a_request()) {
+            check(&[first.encode_to_vec(), second.encode_to_vec()].concat(), false);
+        }
+
+        #[test]
+        fn what_we_read_of_a_garbled_message_is_what_prost_reads(
+            request in a_request(),
+            changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut bytes = request.encode_to_vec();
+            for (place, byte) in changes {
+                if !bytes.is_empty() {
+                    let place = place.index(bytes.len());
+                    bytes[place] = byte;
+                }
+            }
+            check(&bytes, true);
+        }
+
+        #[test]
+        fn noise_is_read_as_prost_reads_it(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            check(&bytes, true);
+        }
+    }
+}

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tidegate::config::check_text;
+
 use super::client::{Client, Door, Response, request};
 use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
 
@@ -33,6 +35,7 @@ fn put(text: &str, from: &str, to: &str) -> String {
 /// The guide's sidecar, on addresses of its own.
 fn sidecar() -> Sidecar {
     let [sidecar, _, _] = guide();
+    check_text("docs/guides/envoy.md", &sidecar, &|_| None).expect("a sound file");
     let (_, rules) = sidecar.split_once("rules:\n").unwrap();
     Setup::rules(rules)
         .listen_also(r#"grpc: ["127.0.0.1:0", "unix:g.sock"]"#)

@@ -17,6 +17,7 @@ mod config;
 mod envoy;
 mod grpc;
 mod http;
+mod http2;
 mod json;
 mod prometheus;
 mod reload;
