@@ -389,9 +389,9 @@ mod tests {
         ) {
             let mut bytes = request.encode_to_vec();
             for (place, byte) in changes {
-                if !bytes.is_empty() {
-                    let place = place.index(bytes.len());
-                    bytes[place] = byte;
+                let place = place.index(bytes.len().max(1));
+                if let Some(old) = bytes.get_mut(place) {
+                    *old = byte;
                 }
             }
             check(&bytes, true);

@@ -551,6 +551,25 @@ fn connections_beyond_the_bound_are_told_to_calm_down() {
     assert_eq!(rls.letter("client", "first"), 'a');
 }
 
+/// The list of services, a service, an enum within a message, a file, and a method that is not.
+fn questions() -> Vec<ServerReflectionRequest> {
+    let symbol = |name: &str| {
+        MessageRequest::FileContainingSymbol(format!("envoy.service.ratelimit.v3.{name}"))
+    };
+    let questions = [
+        MessageRequest::ListServices("*".to_owned()),
+        symbol("RateLimitService"),
+        symbol("RateLimitResponse.RateLimit.Unit"),
+        MessageRequest::FileByFilename("grpc/health/v1/health.proto".to_owned()),
+        symbol("RateLimitService.Other"),
+    ];
+    let ask = |question| ServerReflectionRequest {
+        host: "here".to_owned(),
+        message_request: Some(question),
+    };
+    questions.map(ask).to_vec()
+}
+
 #[test]
 fn reflection_tells_every_service_and_file() {
     let sidecar = start();
@@ -559,24 +578,7 @@ fn reflection_tells_every_service_and_file() {
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     ] {
-        let questions = [
-            MessageRequest::ListServices("*".to_owned()),
-            MessageRequest::FileContainingSymbol(
-                "envoy.service.ratelimit.v3.RateLimitService".to_owned(),
-            ),
-            MessageRequest::FileContainingSymbol(
-                "envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit".to_owned(),
-            ),
-            MessageRequest::FileByFilename("grpc/health/v1/health.proto".to_owned()),
-            MessageRequest::FileContainingSymbol(
-                "envoy.service.ratelimit.v3.RateLimitService.Other".to_owned(),
-            ),
-        ];
-        let questions = questions.map(|question| ServerReflectionRequest {
-            host: "here".to_owned(),
-            message_request: Some(question),
-        });
-        let mut stream = rls.stream(method, questions.to_vec()).unwrap();
+        let mut stream = rls.stream(method, questions()).unwrap();
         let mut next = || {
             let answer: ServerReflectionResponse =
                 rls.next(&mut stream).unwrap().expect("an answer");
