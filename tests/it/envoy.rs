@@ -12,18 +12,27 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use serde_json::Value;
 use tidegate::config::check_text;
 
 use super::client::{Client, Door, Response, request};
 use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
 
-/// The blocks of YAML in the guide: the sidecar, Envoy, and Envoy's endpoint on a Unix socket.
+/// The sidecar, Envoy, and Envoy's endpoint on a Unix socket.
 fn guide() -> [String; 3] {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/envoy.md");
-    let text = fs::read_to_string(path).unwrap();
+    blocks("envoy.md")
+}
+
+/// The blocks of YAML in a guide.
+fn blocks<const N: usize>(guide: &str) -> [String; N] {
+    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides");
+    let text = fs::read_to_string(guides.join(guide)).unwrap();
     let blocks = text.split("```yaml\n").skip(1);
     let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
-    blocks.collect::<Vec<_>>().try_into().expect("three blocks")
+    blocks
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("as many blocks as are used")
 }
 
 /// `text` with `from`, which has to be there once, in other words.
@@ -382,4 +391,38 @@ fn a_sidecar_that_is_killed_fifty_times_is_found_again_and_every_request_answere
     done.store(true, Ordering::Relaxed);
     load.join().expect("every request was answered");
     envoy.is_well();
+}
+
+/// What the guide's patches put into Envoy is sound: Envoy says so itself.
+#[test]
+fn what_istio_is_to_put_into_envoy_is_sound() {
+    let [sidecar, filter] = blocks("istio.md");
+    check_text("docs/guides/istio.md", &sidecar, &|_| None).expect("a sound file");
+    let filter: Value = serde_saphyr::from_str(&filter).unwrap();
+    let value = |target: &str| {
+        let patches = filter["spec"]["configPatches"].as_array().unwrap();
+        let patch = patches.iter().find(|patch| patch["applyTo"] == target);
+        patch.expect(target)["patch"]["value"].clone()
+    };
+    let mut envoy: Value = serde_saphyr::from_str(&guide()[1]).unwrap();
+    let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
+    let manager = envoy.pointer_mut(manager).unwrap();
+    manager["http_filters"][0] = value("HTTP_FILTER");
+    let host = &mut manager["route_config"]["virtual_hosts"][0];
+    host["routes"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("typed_per_filter_config");
+    let merged = value("VIRTUAL_HOST").as_object().unwrap().clone();
+    host.as_object_mut().unwrap().extend(merged);
+    envoy["static_resources"]["clusters"][1] = value("CLUSTER");
+    let folder = Folder::new();
+    folder.write("envoy.json", &envoy.to_string());
+    let binary = binary();
+    let ran = folder.shell(&format!(
+        "{} --mode validate -c envoy.json",
+        binary.display()
+    ));
+    assert!(ran.stdout.contains("OK"), "{ran:?}");
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }

@@ -244,6 +244,9 @@ fn links_lead_somewhere() {
         "docs/admin.md",
         "docs/sync.md",
         "docs/accuracy.md",
+        "docs/guides/envoy.md",
+        "docs/guides/from-envoyproxy-ratelimit.md",
+        "docs/guides/istio.md",
         "simulations/README.md",
     ] {
         let folder = Path::new(document).parent().unwrap_or(Path::new(""));
