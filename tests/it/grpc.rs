@@ -646,6 +646,32 @@ fn the_messages_are_printed_from_the_proto_files() {
     assert_eq!(hasher.finish(), messages::DIGEST, "run `make proto`");
 }
 
+/// Without its store a strict rule goes by `on_store_error`, and a denial is an answer: Envoy would let an error pass.
+#[test]
+fn a_strict_rule_without_its_store_is_answered_as_it_says() {
+    let rules = r#"
+- domain: api
+  descriptors:
+    - { key: closed, consistency: strict, on_store_error: deny, rate_limit: 3/day }
+    - { key: alone, consistency: strict, on_store_error: local_full, rate_limit: 3/day }
+"#;
+    let top = "log: { format: json }\nstore: { url: \"redis://127.0.0.1:1\", timeout: 50ms }";
+    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(top).start();
+    let mut rls = tcp(&sidecar);
+    let answer = rls.ask(request([descriptor(&[("closed", "v")])])).unwrap();
+    assert_eq!(
+        (letter(&answer), only(&answer).code()),
+        ('d', Code::OverLimit)
+    );
+    let source = &answer.dynamic_metadata.as_ref().unwrap().fields["source"].kind;
+    assert_eq!(source, &Some(Kind::StringValue("fallback".to_owned())));
+    assert_eq!(headers(&answer)["retry-after"], "1");
+    assert_eq!(rls.letters("alone", "v", 4), "aaad");
+    let json = r#"{"domain":"api","descriptors":[{"entries":[{"key":"closed","value":"v"}]}]}"#;
+    assert_eq!(sidecar.connect().post("/json", json).status, 429);
+    assert_eq!(sidecar.connect().post("/v1/check", json).status, 503);
+}
+
 /// A call that is not as gRPC has it, over plain HTTP/2.
 #[test]
 fn what_is_no_call_is_told_so_in_the_words_of_http() {

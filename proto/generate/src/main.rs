@@ -48,7 +48,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     tree.print(&mut text, "")?;
     let file = out.join("messages.rs");
     fs::write(&file, text)?;
-    let formatted = Command::new("rustfmt").args(["--edition", "2024"]).arg(file).status()?;
+    let formatted = Command::new("rustfmt")
+        .args(["--edition", "2024"])
+        .arg(file)
+        .status()?;
     assert!(formatted.success(), "rustfmt failed");
     Ok(())
 }
@@ -80,7 +83,10 @@ impl Tree {
     fn print(&self, text: &mut String, package: &str) -> std::fmt::Result {
         text.push_str(&self.code.replace("// @generated", ""));
         for (name, child) in &self.children {
-            let package = format!("{package}{}{name}", if package.is_empty() { "" } else { "." });
+            let package = format!(
+                "{package}{}{name}",
+                if package.is_empty() { "" } else { "." }
+            );
             writeln!(text, "/// Package `{package}`.\npub mod {name} {{")?;
             child.print(text, &package)?;
             writeln!(text, "}}")?;
