@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::hash::Hasher;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use prost::Message;
 use prost_types::{FileDescriptorProto, value::Kind};
@@ -24,7 +25,7 @@ use tidegate::wire::proto::{
 
 use super::client::Door;
 use super::rls::{Rls, SHOULD_RATE_LIMIT, descriptor, letter, request};
-use super::sidecar::{SOON, Setup, Sidecar};
+use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
 
 pub const RULES: &str = r#"
 - domain: api
@@ -523,10 +524,10 @@ fn a_drain_does_not_wait_for_who_has_said_nothing() {
             .metrics()
             .of("ratelimit_connections", &[("door", "grpc")])
     };
-    super::sidecar::until("two connections", SOON, || {
+    until("two connections", SOON, || {
         (connected() == 2.0).then_some(())
     });
-    let begun = super::sidecar::now();
+    let begun = now();
     sidecar.signal("TERM");
     assert_eq!(sidecar.wait(SOON).code(), Some(0));
     assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
@@ -670,6 +671,64 @@ fn a_strict_rule_without_its_store_is_answered_as_it_says() {
     let json = r#"{"domain":"api","descriptors":[{"entries":[{"key":"closed","value":"v"}]}]}"#;
     assert_eq!(sidecar.connect().post("/json", json).status, 429);
     assert_eq!(sidecar.connect().post("/v1/check", json).status, 503);
+}
+
+/// A store of this test's own, on a Unix socket.
+struct Store(Child);
+
+impl Store {
+    fn start(folder: &Folder) -> Self {
+        let server = Command::new("redis-server")
+            .args(["--port", "0", "--unixsocket", "redis.sock", "--save", ""])
+            .current_dir(folder.path(""))
+            .stdout(Stdio::null())
+            .spawn();
+        let store = Self(server.expect("redis-server: run `make tools`"));
+        let door = Door::Unix(folder.path("redis.sock"));
+        until("a store", SOON, || door.is_open().then_some(()));
+        store
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_strict_rule_is_decided_by_the_store() {
+    let folder = Folder::new();
+    let _store = Store::start(&folder);
+    let rules = r#"
+- domain: api
+  descriptors:
+    - { key: client, consistency: strict, rate_limit: 3/day }
+"#;
+    let path = folder.path("redis.sock");
+    let top = format!(
+        "log: {{ format: json }}\nstore: {{ url: \"unix://{}\" }}",
+        path.display()
+    );
+    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(&top).start();
+    let mut rls = tcp(&sidecar);
+    let mut ask = |value: &str| {
+        rls.ask(request([descriptor(&[("client", value)])]))
+            .unwrap()
+    };
+    let source = |answer: &RateLimitResponse| {
+        answer.dynamic_metadata.as_ref().unwrap().fields["source"]
+            .kind
+            .clone()
+    };
+    let strict = Some(Kind::StringValue("strict".to_owned()));
+    until("an answer of the store", SOON, || {
+        (source(&ask("warm")) == strict).then_some(())
+    });
+    let answers: Vec<_> = (0..4).map(|_| ask("v")).collect();
+    assert_eq!(answers.iter().map(letter).collect::<String>(), "aaad");
+    assert!(answers[..3].iter().all(|answer| source(answer) == strict));
 }
 
 /// A call that is not as gRPC has it, over plain HTTP/2.
