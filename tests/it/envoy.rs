@@ -76,11 +76,14 @@ fn app() -> u16 {
 struct Changes {
     timeout: &'static str,
     failure_mode_deny: bool,
+    /// Whether the path is asked about when the answer is sent, and not before. Envoys have crashed over that.
+    on_stream_done: bool,
 }
 
 const COUNTED: Changes = Changes {
     timeout: "20s",
     failure_mode_deny: true,
+    on_stream_done: false,
 };
 
 /// A running Envoy.
@@ -93,13 +96,7 @@ struct Envoy {
 
 impl Envoy {
     /// In front of the sidecar that listens at `rls`.
-    fn start(
-        rls: &Door,
-        Changes {
-            timeout,
-            failure_mode_deny,
-        }: Changes,
-    ) -> Self {
+    fn start(rls: &Door, changes: Changes) -> Self {
         let [_, envoy, pipe] = guide();
         let envoy = put(&envoy, "port_value: 9901", "port_value: 0");
         let envoy = put(&envoy, "port_value: 10000", "port_value: 0");
@@ -108,9 +105,21 @@ impl Envoy {
             "port_value: 8080",
             &format!("port_value: {}", app()),
         );
-        let envoy = put(&envoy, "timeout: 0.05s", &format!("timeout: {timeout}"));
-        let deny = format!("failure_mode_deny: {failure_mode_deny}");
+        let envoy = put(
+            &envoy,
+            "timeout: 0.05s",
+            &format!("timeout: {}", changes.timeout),
+        );
+        let deny = format!("failure_mode_deny: {}", changes.failure_mode_deny);
         let envoy = put(&envoy, "failure_mode_deny: false", &deny);
+        let envoy = match changes.on_stream_done {
+            true => put(
+                &envoy,
+                "hits_addend: { number: 2 }",
+                "apply_on_stream_done: true",
+            ),
+            false => envoy,
+        };
         let envoy = match rls {
             Door::Tcp(address) => put(
                 &envoy,
@@ -297,6 +306,7 @@ fn without_a_sidecar(failure_mode_deny: bool, expected: u16) {
     let changes = Changes {
         timeout: "0.25s",
         failure_mode_deny,
+        on_stream_done: false,
     };
     let mut envoys = [0, 1].map(|nth: usize| Envoy::start(&doors[nth], changes));
     // The first may be slow: a connection has to be made.
@@ -353,6 +363,7 @@ fn a_sidecar_that_is_killed_fifty_times_is_found_again_and_every_request_answere
     let changes = Changes {
         timeout: "0.5s",
         failure_mode_deny: false,
+        on_stream_done: true,
     };
     let mut envoy = Envoy::start(&door, changes);
     let (done, answered) = (

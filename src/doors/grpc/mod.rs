@@ -6,7 +6,6 @@ mod health;
 mod reflection;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::{self, Future, Ready};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -204,6 +203,7 @@ impl Service<Request<Incoming>> for Grpc {
 }
 
 /// An answer on its way.
+#[derive(Debug)]
 pub enum Answering {
     /// It is there.
     AtOnce(Ready<Result<grpc::Answer, Infallible>>),
@@ -218,12 +218,6 @@ pub enum Answering {
     },
     /// The store has to be asked first.
     Late(Late<grpc::Answer>),
-}
-
-impl fmt::Debug for Answering {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answering")
-    }
 }
 
 impl Answering {
