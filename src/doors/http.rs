@@ -1,5 +1,5 @@
-//! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query, and `POST /json` as
-//! envoyproxy/ratelimit has it.
+//! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query, `GET /v1/forward` with a
+//! query that takes values from the headers (`forward.rs`), and `POST /json` as envoyproxy/ratelimit has it.
 //!
 //! A check that has to wait for the store (`strict.rs`) keeps its request: it is read again to be answered.
 
@@ -17,6 +17,7 @@ use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
 use super::encode::{self, Form, Telling};
+use super::forward;
 use super::headers::HeaderStyles;
 use super::strict::{Late, Strict};
 use crate::clock::Clock;
@@ -110,6 +111,8 @@ pub enum Sent {
     Envoy(Bytes),
     /// In a query.
     Query(Uri),
+    /// A query with values of headers in it.
+    Forwarded(String),
 }
 
 impl Sent {
@@ -118,13 +121,14 @@ impl Sent {
             Self::Body(body) => decode::from_json(body),
             Self::Envoy(body) => envoy::from_json(body),
             Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
+            Self::Forwarded(query) => decode::from_query(query),
         }
     }
 
     /// How its answer is to look.
     const fn form(&self) -> Form {
         match self {
-            Self::Body(_) | Self::Query(_) => Form::Own,
+            Self::Body(_) | Self::Query(_) | Self::Forwarded(_) => Form::Own,
             Self::Envoy(_) => Form::Envoy,
         }
     }
@@ -146,12 +150,18 @@ impl Service<Request<Incoming>> for Http {
         let (head, body) = request.into_parts();
         match (head.uri.path(), &head.method) {
             ("/v1/check", &Method::POST) => self.read(body, head.headers, Sent::Body),
-            ("/json", &Method::POST) => self.read(body, head.headers, Sent::Envoy),
-            ("/v1/check", &Method::GET) => match self.answer(Sent::Query(head.uri), head.headers) {
-                Ok(reply) => Answering::at_once(reply),
-                Err(late) => Answering::Late(late),
-            },
+            ("/v1/check", &Method::GET) => {
+                Answering::of(self.answer(Sent::Query(head.uri), head.headers))
+            }
             ("/v1/check", _) => Answering::at_once(method_refusal("GET, POST")),
+            ("/v1/forward", &Method::GET) => {
+                match forward::filled(head.uri.query().unwrap_or_default(), &head.headers) {
+                    Ok(query) => Answering::of(self.answer(Sent::Forwarded(query), head.headers)),
+                    Err(malformed) => Answering::at_once(self.0.refuse(&malformed)),
+                }
+            }
+            ("/v1/forward", _) => Answering::at_once(method_refusal("GET")),
+            ("/json", &Method::POST) => self.read(body, head.headers, Sent::Envoy),
             ("/json", _) => Answering::at_once(method_refusal("POST")),
             _ => Answering::at_once(refusal(
                 StatusCode::NOT_FOUND,
@@ -185,6 +195,10 @@ pub enum Answering {
 impl Answering {
     fn at_once(reply: Reply) -> Self {
         Self::AtOnce(future::ready(Ok(reply)))
+    }
+
+    fn of(answer: Result<Reply, Late<Reply>>) -> Self {
+        answer.map_or_else(Self::Late, Self::at_once)
     }
 }
 

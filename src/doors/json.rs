@@ -41,12 +41,13 @@ fn write_status(out: &mut Vec<u8>, answer: &Answer, hit: &Hit) {
     put(out, code(standing.allowed || rule.spec.shadow));
     put(out, r#","rule":"#);
     write_serialised(out, &rule.label);
-    if let Some(limit) = &rule.spec.limit {
+    let limit = answer.limit(hit);
+    if let Some(limit) = limit {
         write_limit(out, limit);
     }
     put(out, r#","limit_remaining":"#);
     write_number(out, standing.remaining.get());
-    if rule.spec.limit.is_some() {
+    if limit.is_some() {
         put(out, r#","duration_until_reset":"#);
         write_duration(out, standing.reset_after);
     }

@@ -9,6 +9,7 @@ mod body;
 mod encode;
 mod envoy;
 mod envoy_json;
+mod forward;
 pub mod grpc;
 mod headers;
 pub mod http;

@@ -4,9 +4,11 @@
 //! limit, may have been counted by the doorkeeper, and has to find a slot.
 
 use super::answer::Source;
+use super::carried::Stood;
+use super::shards::Room;
 use super::snapshot::{RuleState, Snapshot};
 use super::table::{Booked, TableKey, Taken, Tenancy, Touched};
-use super::windows::{Room, WindowKey};
+use super::windows::WindowKey;
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
 use crate::pure::rules::RuleIndex;
@@ -48,6 +50,7 @@ pub(super) enum Trace<'a> {
         after: Nanos,
     },
     Window,
+    Carried,
 }
 
 /// What a hit needs to be decided.
@@ -55,7 +58,7 @@ pub(super) enum Trace<'a> {
 pub(super) struct Asked<'a> {
     pub(super) rule: &'a Rule,
     pub(super) state: &'a RuleState,
-    pub(super) limit: &'a Limit,
+    pub(super) limit: Limit,
     pub(super) name: u128,
     pub(super) moment: Moment,
     /// Of the rules it is decided by.
@@ -68,7 +71,7 @@ impl Asked<'_> {
     /// What the store calls it.
     pub(super) const fn store_key(&self) -> StoreKey {
         StoreKey {
-            family: RuleState::family(self.rule),
+            family: self.state.family,
             rule: self.state.id,
             name: self.name,
         }
@@ -78,10 +81,10 @@ impl Asked<'_> {
     pub(super) fn terms(&self) -> Terms {
         match self.rule.spec.algorithm {
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Terms::level(self.limit)
+                Terms::level(&self.limit)
             }
-            Algorithm::FixedWindow => Terms::window(self.limit),
-            Algorithm::SlidingWindow | Algorithm::SlidingLog => Terms::sliding(self.limit),
+            Algorithm::FixedWindow => Terms::window(&self.limit),
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => Terms::sliding(&self.limit),
         }
     }
 
@@ -89,7 +92,7 @@ impl Asked<'_> {
         WindowKey {
             name: self.name,
             rule: self.rule,
-            limit: self.limit,
+            limit: &self.limit,
             unix: self.moment.unix,
         }
     }
@@ -97,13 +100,13 @@ impl Asked<'_> {
     /// The next TAT if there is room, and the TAT it was decided on.
     #[inline(always)]
     fn step(&self, tat: Nanos, cost: Cells) -> (Option<Nanos>, Nanos) {
-        (gcra::admit(self.limit, tat, self.moment.now, cost), tat)
+        (gcra::admit(&self.limit, tat, self.moment.now, cost), tat)
     }
 
     pub(super) fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
         decide_level(
             self.rule.spec.algorithm,
-            self.limit,
+            &self.limit,
             tat,
             self.moment.now,
             cost,
@@ -130,19 +133,19 @@ impl Engine {
         moment: Moment,
     ) -> Result<Standing, Stale> {
         let (rule, state) = rules.rule(key.rule);
-        let Some(limit) = &rule.spec.limit else {
+        let Some(limit) = rule.spec.limit else {
             return Ok(UNLIMITED);
         };
         let name = state.key.name_of(key.bytes);
         let alone = state.reported && self.fallback.holds_for(&rule.spec, name);
         // What `admit` does for a held key, without an `Admission`: nobody gives it back, and passing one on through
         // memory costs as much as the exchange itself.
-        if !rule.spec.algorithm.is_windowed() && !alone {
+        if state.family == Family::Level && !alone {
             let key = self.table.key(name, state.variant);
-            let step = |tat| (gcra::admit(limit, tat, moment.now, cost), tat);
+            let step = |tat| (gcra::admit(&limit, tat, moment.now, cost), tat);
             if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
                 let (_, standing) =
-                    decide_level(rule.spec.algorithm, limit, before, moment.now, cost);
+                    decide_level(rule.spec.algorithm, &limit, before, moment.now, cost);
                 if standing.allowed && state.reported {
                     self.report((state.id, name), &tenancy, cost);
                 }
@@ -189,8 +192,10 @@ impl Engine {
         asked: &Asked<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
-        if asked.rule.spec.algorithm.is_windowed() {
-            return Ok(self.admit_window(asked, cost));
+        match asked.state.family {
+            Family::Level => {}
+            Family::Window => return Ok(self.admit_window(asked, cost)),
+            Family::Carried => return Ok(self.admit_carried(asked, cost)),
         }
         let key = self.table.key(asked.name, asked.state.variant);
         match self.table.touch(&key, |tat| asked.step(tat, cost)) {
@@ -238,7 +243,7 @@ impl Engine {
             let taken = self
                 .table
                 .take(&permit, &self.table.key(asked.name, former.variant))?;
-            let tat = former.rescaled(taken.tat, now, asked.limit);
+            let tat = former.rescaled(taken.tat, now, &asked.limit);
             Some(Taken {
                 tat: tat.max(mitigated.unwrap_or(tat)),
                 ..taken
@@ -329,6 +334,37 @@ impl Engine {
         }
     }
 
+    fn admit_carried(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
+        let now = asked.moment.now;
+        let opening = || self.carried_opening(asked);
+        let step = |tat| gcra::admit(&asked.limit, tat, now, cost);
+        let (stood, room) = self.carried.admit(asked.name, now, opening, step);
+        let (_, standing) = asked.decide(stood.tat, cost);
+        self.stats.room(room);
+        let trace = match room {
+            _ if !standing.allowed => Trace::None,
+            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried,
+            Room::Nowhere => {
+                self.doorkeeper.add(asked.name, cost, now);
+                Trace::KeptOut
+            }
+        };
+        Admission {
+            standing,
+            source: asked.source(stood.tat, stood.mitigated),
+            trace,
+        }
+    }
+
+    /// How a key that is not held has to be assumed to stand.
+    fn carried_opening(&self, asked: &Asked<'_>) -> Stood {
+        let (mitigated, unheld) = (self.mitigation(asked), self.unheld(asked));
+        Stood {
+            tat: unheld.max(mitigated.unwrap_or(unheld)),
+            mitigated: mitigated.is_some(),
+        }
+    }
+
     /// What a key of a windowed rule that is not held has to be assumed to have used.
     fn window_opening(&self, asked: &Asked<'_>) -> Cells {
         let now = asked.moment.now;
@@ -342,7 +378,7 @@ impl Engine {
     fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
         let now = asked.moment.now;
         let ends = self.mitigations.get(asked.name, now)?;
-        Some(ends.min(now.after(Terms::level(asked.limit).level_max())))
+        Some(ends.min(now.after(Terms::level(&asked.limit).level_max())))
     }
 
     /// The TAT that a key which is not held has to be assumed to have.
@@ -377,6 +413,7 @@ impl Engine {
                 self.report((asked.state.id, asked.name), tenancy, cost);
             }
             Trace::Window => self.report_window(asked, cost),
+            Trace::Carried => self.report_carried(asked, cost),
             Trace::KeptOut => self.stats.count(Stat::CellsUnheld, cost.get()),
         }
     }
@@ -407,6 +444,15 @@ impl Engine {
         }
     }
 
+    /// The same for a limit that the caller carries.
+    fn report_carried(&self, asked: &Asked<'_>, cost: Cells) {
+        match self.carried.book(asked.name, &asked.limit, cost) {
+            Booked::Noted => {}
+            Booked::Triggered => self.wanting.push(asked.store_key()),
+            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
+        }
+    }
+
     /// How a check of `cost` would stand. Changes nothing.
     pub(super) fn look(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
         if !asked.alone {
@@ -416,12 +462,19 @@ impl Engine {
     }
 
     pub(super) fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        if asked.rule.spec.algorithm.is_windowed() {
-            let opening = self.window_opening(asked);
-            return (
-                self.windows.look(&asked.window(), opening, cost),
-                Source::Local,
-            );
+        match asked.state.family {
+            Family::Level => {}
+            Family::Window => {
+                let opening = self.window_opening(asked);
+                let standing = self.windows.look(&asked.window(), opening, cost);
+                return (standing, Source::Local);
+            }
+            Family::Carried => {
+                let opening = || self.carried_opening(asked);
+                let stood = self.carried.look(asked.name).unwrap_or_else(opening);
+                let (_, standing) = asked.decide(stood.tat, cost);
+                return (standing, asked.source(stood.tat, stood.mitigated));
+            }
         }
         let now = asked.moment.now;
         let held = self
@@ -431,7 +484,7 @@ impl Engine {
             asked.state.former.iter().find_map(|former| {
                 let key = self.table.key(asked.name, former.variant);
                 let (tat, mitigated) = self.table.look(&key)?;
-                Some((former.rescaled(tat, now, asked.limit), mitigated))
+                Some((former.rescaled(tat, now, &asked.limit), mitigated))
             })
         };
         let (tat, mitigated) = held.or_else(former).unwrap_or_else(|| {

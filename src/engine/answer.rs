@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::InForce;
+use super::admit::UNLIMITED;
+use super::{InForce, Snapshot};
 use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
 use crate::pure::{Cells, Limit, Rule, Standing};
@@ -46,12 +47,39 @@ pub struct Hit {
     pub name: u128,
     /// Cells it asked for; zero is a look.
     pub cost: Cells,
+    /// Whether it gives them back.
+    pub refund: bool,
+    /// The limit that the caller carries.
+    pub carried: Option<Limit>,
     /// How it stands.
     pub standing: Standing,
     /// Who says so.
     pub source: Source,
     /// Whether it had no room and was allowed all the same, because the store cannot be reached.
     pub forgiven: bool,
+}
+
+impl Hit {
+    /// A hit of the first descriptor on a rule, not looked into yet.
+    pub(super) const fn new(rule: RuleIndex, name: u128, cost: Cells) -> Self {
+        Self {
+            descriptor: 0,
+            rule,
+            name,
+            cost,
+            refund: false,
+            carried: None,
+            standing: UNLIMITED,
+            source: Source::Local,
+            forgiven: false,
+        }
+    }
+
+    /// What it is held to.
+    pub(super) fn limit<'a>(&'a self, snapshot: &'a Snapshot) -> Option<&'a Limit> {
+        let configured = snapshot.rule(self.rule).0.spec.limit.as_ref();
+        self.carried.as_ref().or(configured)
+    }
 }
 
 /// The rules a check met.
@@ -88,8 +116,8 @@ impl Answer {
     }
 
     /// The limit of a hit of this answer, if it has one.
-    pub fn limit(&self, hit: &Hit) -> Option<&Limit> {
-        self.rule(hit).spec.limit.as_ref()
+    pub fn limit<'a>(&'a self, hit: &'a Hit) -> Option<&'a Limit> {
+        hit.limit(&self.snapshot)
     }
 
     /// Which rules it was decided by: counts up with every reload.

@@ -5,9 +5,9 @@
 
 use smallvec::SmallVec;
 
-use super::admit::{Admission, Asked, Stale, Trace, UNLIMITED};
+use super::admit::{Admission, Asked, Stale, Trace};
 use super::answer::{Answer, Hit, Hits, Source};
-use super::snapshot::Snapshot;
+use super::snapshot::{Carrier, Snapshot};
 use super::{Engine, InForce, stats::Stat};
 use crate::pure::rules::Lookup;
 use crate::pure::{Cells, Check, Entry, Moment, Standing};
@@ -15,19 +15,19 @@ use crate::pure::{Cells, Check, Entry, Moment, Standing};
 impl Engine {
     /// Decides `check` at `moment`. Never waits.
     pub fn check(&self, check: &Check<'_>, moment: Moment) -> Answer {
-        self.decided(self.in_force(), check, moment)
+        self.decided(self.in_force(), |rules| matched(rules, check), moment)
     }
 
-    /// Decides `check` under the rules of `snapshot`, or under newer ones.
+    /// Decides what meets `hits` under the rules of `snapshot`, or under newer ones.
     #[inline]
     pub(super) fn decided(
         &self,
         mut snapshot: InForce,
-        check: &Check<'_>,
+        met: impl Fn(&Snapshot) -> (Hits, Lookup),
         moment: Moment,
     ) -> Answer {
         loop {
-            let (mut hits, lookup) = matched(&snapshot, check);
+            let (mut hits, lookup) = met(&snapshot);
             if let Ok(allowed) = self.decide(&snapshot, &mut hits, moment) {
                 return Answer {
                     snapshot,
@@ -48,7 +48,7 @@ impl Engine {
     ) -> Result<bool, Stale> {
         match hits.as_mut_slice() {
             [] => return Ok(true),
-            [hit] if hit.cost > Cells::ZERO => {
+            [hit] if hit.cost > Cells::ZERO && !hit.refund => {
                 let Some(asked) = self.asked(snapshot, hit, moment) else {
                     return Ok(true);
                 };
@@ -70,8 +70,9 @@ impl Engine {
             }
         }
         let allowed = allows(snapshot, hits);
-        if !allowed {
-            self.charge_rejected(snapshot, hits, moment);
+        match allowed {
+            true => self.refund_all(snapshot, hits, moment),
+            false => self.charge_rejected(snapshot, hits, moment),
         }
         Ok(allowed)
     }
@@ -89,7 +90,7 @@ impl Engine {
         let mut admitted: SmallVec<[(usize, Asked<'_>, Admission<'_>); 4]> = SmallVec::new();
         for index in order {
             let hit = &hits[index];
-            if hit.cost == Cells::ZERO || !hit.standing.allowed {
+            if hit.cost == Cells::ZERO || !hit.standing.allowed || hit.refund {
                 continue;
             }
             let Some(asked) = ask(index, hit) else {
@@ -128,6 +129,11 @@ impl Engine {
                     self.windows.give_back(&asked.window(), cost);
                     true
                 }
+                Trace::Carried => {
+                    let price = asked.limit.interval().times(cost);
+                    self.carried.give_back(asked.name, price, asked.moment.now);
+                    true
+                }
                 // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
                 Trace::Level {
                     tenancy,
@@ -143,11 +149,16 @@ impl Engine {
         }
     }
 
-    /// Fills in how a hit would stand. Changes nothing. A look that finds no cell left is a denial.
+    /// Fills in how a hit would stand. Changes nothing. A look that finds no cell left is a denial; a refund always passes.
     pub(super) fn look_into(&self, snapshot: &Snapshot, hit: &mut Hit, moment: Moment) {
         let Some(asked) = self.asked(snapshot, hit, moment) else {
             return;
         };
+        if hit.refund {
+            (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
+            hit.standing.allowed = true;
+            return;
+        }
         (hit.standing, hit.source) = self.look(&asked, hit.cost);
         if hit.cost == Cells::ZERO && hit.standing.remaining == Cells::ZERO {
             let (next, _) = self.look(&asked, Cells::ONE);
@@ -163,7 +174,7 @@ impl Engine {
     pub(super) fn show_unconsumed(&self, snapshot: &Snapshot, hits: &mut [Hit], moment: Moment) {
         for hit in hits
             .iter_mut()
-            .filter(|hit| hit.standing.allowed && hit.cost > Cells::ZERO)
+            .filter(|hit| hit.standing.allowed && hit.cost > Cells::ZERO && !hit.refund)
         {
             if let Some(asked) = self.asked(snapshot, hit, moment) {
                 (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
@@ -179,7 +190,7 @@ impl Engine {
         moment: Moment,
     ) -> Option<Asked<'a>> {
         let (rule, state) = snapshot.rule(hit.rule);
-        let limit = rule.spec.limit.as_ref()?;
+        let limit = hit.carried.or(rule.spec.limit)?;
         Some(Asked {
             rule,
             state,
@@ -193,7 +204,10 @@ impl Engine {
 
     /// Rules that count what was denied do so.
     pub(super) fn charge_rejected(&self, snapshot: &Snapshot, hits: &[Hit], moment: Moment) {
-        for hit in hits.iter().filter(|hit| hit.cost > Cells::ZERO) {
+        for hit in hits
+            .iter()
+            .filter(|hit| hit.cost > Cells::ZERO && !hit.refund)
+        {
             match self.asked(snapshot, hit, moment) {
                 Some(asked) if asked.rule.spec.count_rejected => {
                     let room = self.windows.charge(&asked.window(), hit.cost);
@@ -245,19 +259,27 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
     let mut lookup = Lookup::Walked;
     for (index, descriptor) in check.descriptors.iter().enumerate() {
         let cost = check.cost_of(descriptor);
-        with_plain_addresses(snapshot, descriptor.entries, |entries| {
-            lookup = rules.walk(check.domain, entries, |rule_index| {
-                let (rule, state) = snapshot.rule(rule_index);
-                hits.push(Hit {
-                    descriptor: index,
-                    rule: rule_index,
-                    name: state.key.name(rule, entries),
-                    cost,
-                    standing: UNLIMITED,
-                    source: Source::Local,
-                    forgiven: false,
-                });
+        let mut meet = |rule, name| {
+            hits.push(Hit {
+                descriptor: index,
+                refund: descriptor.refund,
+                carried: descriptor.limit,
+                ..Hit::new(rule, name, cost)
             });
+        };
+        with_plain_addresses(snapshot, descriptor.entries, |entries| {
+            if descriptor.limit.is_none() {
+                lookup = rules.walk(check.domain, entries, |index| {
+                    let (rule, state) = snapshot.rule(index);
+                    meet(index, state.key.name(rule, entries));
+                });
+            } else if rules.matching(check.domain).is_some() {
+                let rule = snapshot.carried(Carrier::Override);
+                let (_, state) = snapshot.rule(rule);
+                meet(rule, state.key.name_of_all(check.domain, entries));
+            } else {
+                lookup = Lookup::NoDomain;
+            }
         });
     }
     if hits

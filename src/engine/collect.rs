@@ -1,12 +1,13 @@
 //! What passes between the buckets and the rounds: cells go out, levels come in.
 
 use super::admit::Asked;
-use super::snapshot::{RuleState, Snapshot};
+use super::snapshot::Snapshot;
 use super::stats::Stat;
 use super::table::{TableKey, Touched};
 use super::windows::Heard;
 use super::{Answer, Engine, Hit};
-use crate::pure::sync::{StoreKey, Terms, Told, Trigger};
+use crate::pure::limit::CAPACITY_MAX;
+use crate::pure::sync::{Family, StoreKey, Terms, Told, Trigger};
 use crate::pure::{Cells, Moment, Nanos, Span};
 
 /// What a fold may be above the least it has to be, beside one cell: checks that ran while the answer was on its way.
@@ -17,12 +18,32 @@ const FOLD_SLACK: Span = Span::nanos(5_000_000);
 pub(super) struct Frozen {
     /// How many.
     pub(super) cells: Cells,
+    /// What they cost; of no meaning for windows.
+    pub(super) price: Span,
     /// The bucket's TAT with them; of no meaning for windows.
     pub(super) tat: Nanos,
     /// When.
     pub(super) at: Nanos,
     /// For how long the oldest was pending; windows only.
     pub(super) age: Span,
+}
+
+/// Cells that were collected and are not to be told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hushed {
+    /// How many.
+    pub(super) cells: Cells,
+    /// How many of the key's limit cost as much. Only where callers carry different limits is it another number.
+    pub(super) worth: Cells,
+}
+
+impl Hushed {
+    const fn of(cells: Cells) -> Self {
+        Self {
+            cells,
+            worth: cells,
+        }
+    }
 }
 
 /// What the store said, and when.
@@ -43,6 +64,7 @@ pub(super) enum Seat {
     None,
     Level(TableKey),
     Window(u128),
+    Carried(u128),
 }
 
 impl Engine {
@@ -54,8 +76,11 @@ impl Engine {
         moment: Moment,
     ) -> Option<Asked<'a>> {
         let (rule, state) = snapshot.rule(snapshot.rule_of_id(key.rule)?);
-        let limit = rule.spec.limit.as_ref()?;
-        (state.reported && RuleState::family(rule) == key.family).then_some(Asked {
+        let limit = match key.family {
+            Family::Level | Family::Window => rule.spec.limit?,
+            Family::Carried => self.carried.limit(key.name)?,
+        };
+        (state.reported && state.family == key.family).then_some(Asked {
             rule,
             state,
             limit,
@@ -69,73 +94,93 @@ impl Engine {
     /// Collects the pending cells for a batch. The key keeps its slot until it lands. `None` if it is not held.
     pub(super) fn freeze(&self, asked: &Asked<'_>) -> Option<Frozen> {
         let at = asked.moment.now;
-        if asked.rule.spec.algorithm.is_windowed() {
-            let (cells, age) = self.windows.collect(&asked.window())?;
-            let tat = Nanos::default();
-            return Some(Frozen {
-                cells,
-                tat,
-                at,
-                age,
-            });
-        }
-        let collected = self.table.collect(&self.table_key(asked), true)?;
-        Some(Frozen {
-            cells: collected.cells,
-            tat: collected.tat,
+        let frozen = |cells, price, tat| Frozen {
+            cells,
+            price,
+            tat,
             at,
             age: Span::ZERO,
-        })
+        };
+        match asked.state.family {
+            Family::Level => {
+                let collected = self.table.collect(&self.table_key(asked), true)?;
+                let price = asked.limit.interval().times(collected.cells);
+                Some(frozen(collected.cells, price, collected.tat))
+            }
+            Family::Carried => {
+                let collected = self.carried.collect(asked.name)?;
+                Some(frozen(collected.cells, collected.price, collected.tat))
+            }
+            Family::Window => {
+                let (cells, age) = self.windows.collect(&asked.window())?;
+                let frozen = frozen(cells, Span::ZERO, Nanos::default());
+                Some(Frozen { age, ..frozen })
+            }
+        }
     }
 
     /// Collects the pending cells of a key that are not to be told.
-    pub(super) fn hush(&self, asked: &Asked<'_>) -> Cells {
-        if asked.rule.spec.algorithm.is_windowed() {
-            return self.windows.hush(asked.name);
-        }
-        match self.table.collect(&self.table_key(asked), false) {
-            Some(collected) => collected.cells,
-            None => Cells::ZERO,
+    pub(super) fn hush(&self, asked: &Asked<'_>) -> Hushed {
+        match asked.state.family {
+            Family::Level => {
+                let collected = self.table.collect(&self.table_key(asked), false);
+                collected.map_or_else(Hushed::default, |collected| Hushed::of(collected.cells))
+            }
+            Family::Carried => {
+                let (cells, price) = self.carried.hush(asked.name);
+                let interval = asked.limit.interval().get().max(1);
+                let worth = Cells::new(price.get().div_ceil(interval));
+                Hushed { cells, worth }
+            }
+            Family::Window => Hushed::of(self.windows.hush(asked.name)),
         }
     }
 
     /// The pending cells; `None` if the key is not held.
     pub(super) fn pending_of(&self, asked: &Asked<'_>) -> Option<Cells> {
-        match asked.rule.spec.algorithm.is_windowed() {
-            true => self.windows.pending(asked.name),
-            false => self.table.pending(&self.table_key(asked)),
+        match asked.state.family {
+            Family::Level => self.table.pending(&self.table_key(asked)),
+            Family::Carried => self.carried.pending(asked.name),
+            Family::Window => self.windows.pending(asked.name),
         }
     }
 
     /// Where the bucket of a key ends; `None` if it is not held, or has no end because it is windowed.
     pub(super) fn tat_of(&self, asked: &Asked<'_>) -> Option<Nanos> {
-        match asked.rule.spec.algorithm.is_windowed() {
-            true => None,
-            false => self.table.tat(&self.table_key(asked)),
+        match asked.state.family {
+            Family::Level => self.table.tat(&self.table_key(asked)),
+            Family::Carried => self.carried.look(asked.name).map(|stood| stood.tat),
+            Family::Window => None,
         }
     }
 
     /// Ends a flight that brought nothing, and sets the trigger. `true` if the key wants a round already.
     pub(super) fn land(&self, asked: &Asked<'_>, trigger: Trigger) -> bool {
-        if asked.rule.spec.algorithm.is_windowed() {
-            return self.windows.land(&asked.window(), trigger, None);
+        match asked.state.family {
+            Family::Level => self.land_level(&self.table_key(asked), trigger),
+            Family::Carried => self.carried.land(asked.name, trigger, None),
+            Family::Window => self.windows.land(&asked.window(), trigger, None),
         }
-        let key = self.table_key(asked);
-        let mitigated = self
-            .table
-            .look(&key)
-            .is_some_and(|(_, mitigated)| mitigated);
-        self.table.land(&key, trigger, mitigated)
+    }
+
+    fn land_level(&self, key: &TableKey, trigger: Trigger) -> bool {
+        let held = self.table.look(key);
+        let mitigated = held.is_some_and(|(_, mitigated)| mitigated);
+        self.table.land(key, trigger, mitigated)
     }
 
     /// Takes in what the store said. `true` if the key wants another round already.
     pub(super) fn fold(&self, asked: &Asked<'_>, answered: &Answered, trigger: Trigger) -> bool {
         match answered.told {
             Told::Level { level, .. } => {
-                let key = self.table_key(asked);
-                self.fold_level(asked, &key, level, answered);
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
-                self.table.land(&key, trigger, full)
+                self.fold_level(asked, level, answered);
+                match asked.state.family {
+                    Family::Carried => self.carried.land(asked.name, trigger, Some(full)),
+                    Family::Level | Family::Window => {
+                        self.table.land(&self.table_key(asked), trigger, full)
+                    }
+                }
             }
             Told::Window { current, left, .. } => {
                 let Frozen { cells, at, age, .. } = answered.frozen;
@@ -160,26 +205,35 @@ impl Engine {
     /// be seen in two ways. The bucket has moved by as much since the freeze, or by more where it had run empty. And as
     /// much is pending, or a little less while a check has been admitted and not yet noted. So the bucket is moved along
     /// with what it was, but to no less than the pending cells demand and to little more than that.
-    fn fold_level(&self, asked: &Asked<'_>, key: &TableKey, level: Span, answered: &Answered) {
+    fn fold_level(&self, asked: &Asked<'_>, level: Span, answered: &Answered) {
         let interval = asked.limit.interval();
         let (ends, frozen) = (answered.anchor.after(level), answered.frozen);
-        let _ = self.table.touch(key, |tat| {
-            let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
-            let least = ends.max(frozen.at).after(interval.times(pending));
+        let folded = |tat: Nanos, pending: Span| {
+            let least = ends.max(frozen.at).after(pending);
             let moved = match ends >= frozen.tat {
                 true => tat.after(ends.since(frozen.tat)),
                 false => tat.before(frozen.tat.since(ends)),
             };
             let most = least.after(interval).after(FOLD_SLACK);
-            (Some(moved.clamp(least, most).max(Nanos::new(1))), ())
+            moved.clamp(least, most).max(Nanos::new(1))
+        };
+        if asked.state.family == Family::Carried {
+            self.carried.fold(asked.name, folded);
+            return;
+        }
+        let key = &self.table_key(asked);
+        let _ = self.table.touch(key, |tat| {
+            let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
+            (Some(folded(tat, interval.times(pending))), ())
         });
     }
 
     /// Where the bucket of a key is.
     pub(super) fn seat(&self, asked: &Asked<'_>) -> Seat {
-        match asked.rule.spec.algorithm.is_windowed() {
-            true => Seat::Window(asked.name),
-            false => Seat::Level(self.table_key(asked)),
+        match asked.state.family {
+            Family::Level => Seat::Level(self.table_key(asked)),
+            Family::Carried => Seat::Carried(asked.name),
+            Family::Window => Seat::Window(asked.name),
         }
     }
 
@@ -188,11 +242,10 @@ impl Engine {
         match seat {
             Seat::None => {}
             Seat::Level(key) => {
-                let mitigated = self
-                    .table
-                    .look(&key)
-                    .is_some_and(|(_, mitigated)| mitigated);
-                self.table.land(&key, Trigger::EACH, mitigated);
+                self.land_level(&key, Trigger::EACH);
+            }
+            Seat::Carried(name) => {
+                self.carried.land(name, Trigger::EACH, None);
             }
             Seat::Window(name) => self.windows.release(name),
         }
@@ -212,7 +265,12 @@ impl Engine {
             return;
         }
         let rarest = Span::nanos(u64::MAX);
-        let level = level.min(Terms::level(asked.limit).heard_every(rarest).level_max());
+        let level = level.min(Terms::level(&asked.limit).heard_every(rarest).level_max());
+        let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+        if asked.state.family == Family::Carried {
+            self.carried.raise(asked.name, now.after(level), full);
+            return;
+        }
         let key = self.table_key(asked);
         // What is pending here is not in that level yet.
         let pending = self.table.pending(&key).unwrap_or(Cells::ZERO);
@@ -220,10 +278,7 @@ impl Engine {
             .after(level)
             .after(asked.limit.interval().times(pending));
         match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
-            Touched::Held((), _) => {
-                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
-                self.table.mitigate(&key, full);
-            }
+            Touched::Held((), _) => self.table.mitigate(&key, full),
             Touched::Missing => self.mitigations.put(asked.name, ends, now),
         }
     }
@@ -252,23 +307,33 @@ impl Engine {
     /// Forgets a key.
     pub(super) fn forget(&self, asked: &Asked<'_>) {
         self.mitigations.remove(asked.name);
-        let lost = if asked.rule.spec.algorithm.is_windowed() {
-            self.windows.remove(asked.name)
-        } else {
-            let key = self.table_key(asked);
-            let permit = self.table.permit(&key);
-            let variants = asked.state.former.iter().map(|former| former.variant);
-            let pending = [asked.state.variant]
-                .into_iter()
-                .chain(variants)
-                .filter_map(|variant| {
-                    self.table
-                        .take(&permit, &self.table.key(asked.name, variant))
-                })
-                .map(|taken| taken.pending);
-            pending.fold(Cells::ZERO, Cells::plus)
+        let lost = match asked.state.family {
+            Family::Level => self.forget_level(asked),
+            Family::Carried => self.carried.remove(asked.name),
+            Family::Window => self.windows.remove(asked.name),
         };
         self.stats.count(Stat::CellsReset, lost.get());
+    }
+
+    fn forget_level(&self, asked: &Asked<'_>) -> Cells {
+        let key = self.table_key(asked);
+        let permit = self.table.permit(&key);
+        let variants = asked.state.former.iter().map(|former| former.variant);
+        let pending = [asked.state.variant]
+            .into_iter()
+            .chain(variants)
+            .filter_map(|variant| {
+                self.table
+                    .take(&permit, &self.table.key(asked.name, variant))
+            })
+            .map(|taken| taken.pending);
+        pending.fold(Cells::ZERO, Cells::plus)
+    }
+
+    /// Takes in that the fleet denies a key of which nothing is held here, and no limit is known.
+    pub(super) fn deny_unheld(&self, name: u128, level: Span, now: Nanos) {
+        let ends = now.after(level.min(CAPACITY_MAX));
+        self.mitigations.put(name, ends, now);
     }
 
     /// The cells that are pending in all buckets.
@@ -276,6 +341,7 @@ impl Engine {
         self.table
             .pending_in_all()
             .plus(self.windows.pending_in_all())
+            .plus(self.carried.pending_in_all())
     }
 
     pub(super) fn table_key(&self, asked: &Asked<'_>) -> TableKey {

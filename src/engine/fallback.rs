@@ -115,7 +115,6 @@ impl Engine {
         let mut admission = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));
-                let limit = &limit;
                 self.admit_in_step(&Asked { limit, ..*asked }, cost)?
             }
             OnStoreError::LocalFull | OnStoreError::Allow => self.admit_in_step(asked, cost)?,
@@ -139,7 +138,6 @@ impl Engine {
         let standing = match asked.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = asked.limit.shared(self.fallback.share(asked.name));
-                let limit = &limit;
                 self.look_in_step(&Asked { limit, ..*asked }, cost).0
             }
             OnStoreError::LocalFull => self.look_in_step(asked, cost).0,

@@ -55,6 +55,16 @@ impl RuleKey {
         self.name_of(&bytes)
     }
 
+    /// The name of the key that all of `domain` and `entries` make.
+    pub fn name_of_all(&self, domain: &str, entries: &[Entry<'_>]) -> u128 {
+        let mut bytes: SmallVec<[u8; INLINE_BYTES]> = SmallVec::new();
+        let words = entries.iter().flat_map(|entry| [entry.key, entry.value]);
+        for word in [domain].into_iter().chain(words) {
+            key::write_value(word, |part| bytes.extend_from_slice(part));
+        }
+        self.name_of(&bytes)
+    }
+
     /// The name of an encoded key.
     #[inline]
     pub fn name_of(&self, bytes: &[u8]) -> u128 {

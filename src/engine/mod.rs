@@ -6,6 +6,7 @@
 mod admit;
 mod answer;
 mod atomic;
+mod carried;
 mod check;
 mod collect;
 mod doorkeeper;
@@ -13,11 +14,14 @@ pub mod errand;
 mod fallback;
 mod identity;
 mod mitigations;
+mod refund;
 pub mod rounds;
+mod shards;
 mod snapshot;
 mod stats;
 mod strict;
 pub mod table;
+mod throttle;
 mod wanting;
 mod windows;
 
@@ -34,14 +38,17 @@ pub use errand::Desk;
 
 pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};
-pub use snapshot::Snapshot;
+pub use snapshot::{Carrier, Snapshot};
 pub use stats::{Stat, Stats};
 pub use strict::{Begun, Finished, Plan};
+pub use throttle::Throttle;
 
 use crate::pure::Rules;
+use carried::Carried;
 use doorkeeper::Doorkeeper;
 use fallback::Fallback;
 use mitigations::Mitigations;
+use refund::Refunds;
 use rounds::Figures;
 use table::Table;
 use wanting::{Alarm, Wanting};
@@ -53,7 +60,7 @@ const MITIGATIONS_PART: usize = 16;
 /// How an engine is set up; none of it changes while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The most keys each of its two tables holds.
+    /// The most keys each of its three tables holds.
     pub keys_max: usize,
     /// What the fleet hashes with.
     pub fleet: FleetKey,
@@ -109,10 +116,12 @@ pub struct Engine {
     version: AtomicU64,
     table: Table,
     windows: Windows,
+    carried: Carried,
     doorkeeper: Doorkeeper,
     mitigations: Mitigations,
     fallback: Fallback,
     wanting: Wanting,
+    refunds: Refunds,
     figures: ArcSwap<Figures>,
     stats: Stats,
 }
@@ -127,10 +136,12 @@ impl Engine {
             snapshot: ArcSwap::from_pointee(first),
             table: Table::new(setup.keys_max, setup.seeds),
             windows: Windows::new(setup.keys_max),
+            carried: Carried::new(setup.keys_max),
             doorkeeper: Doorkeeper::new(setup.keys_max),
             mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
             fallback: Fallback::default(),
             wanting: Wanting::default(),
+            refunds: Refunds::default(),
             figures: ArcSwap::default(),
             stats: Stats::default(),
             setup,
@@ -181,7 +192,7 @@ impl Engine {
 
     /// Keys held.
     pub fn keys_held(&self) -> u64 {
-        self.table.held() + self.windows.held()
+        self.table.held() + self.windows.held() + self.carried.held()
     }
 
     /// Keys that are known only as denied by the fleet.

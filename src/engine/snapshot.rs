@@ -17,10 +17,35 @@ use crate::pure::{Limit, Nanos, Rule, Rules, algorithm::gcra};
 /// start anew.
 const FORMER_LIMITS_MAX: usize = 8;
 
+/// Who asks with a limit of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// `CL.THROTTLE`: a key and a limit, and nothing else.
+    Throttle,
+    /// A descriptor that overrides the limit of its rule.
+    Override,
+}
+
+impl Carrier {
+    /// Every one, in the order of their rules.
+    pub const ALL: [Self; 2] = [Self::Throttle, Self::Override];
+
+    /// What its rule is called. A configured one is never called so: it has a domain and a key.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Throttle => "throttle",
+            Self::Override => "override",
+        }
+    }
+}
+
 /// The rules in force.
 #[derive(Debug)]
 pub struct Snapshot {
     rules: Rules,
+    /// The rules of callers that carry their limit.
+    carried: [Rule; Carrier::ALL.len()],
+    /// Of the rules, and then of the carried ones.
     states: Vec<RuleState>,
     by_id: HashMap<u64, RuleIndex>,
     version: u64,
@@ -32,6 +57,8 @@ pub struct Snapshot {
 pub struct RuleState {
     /// What it is called in the store.
     pub id: u64,
+    /// How its keys are counted, here and there.
+    pub family: Family,
     /// What its keys are hashed with.
     pub key: RuleKey,
     /// Tells its buckets apart from those of its former limits.
@@ -45,14 +72,6 @@ pub struct RuleState {
 }
 
 impl RuleState {
-    /// How its keys are counted in the store.
-    pub const fn family(rule: &Rule) -> Family {
-        match rule.spec.algorithm.is_windowed() {
-            true => Family::Window,
-            false => Family::Level,
-        }
-    }
-
     /// At how many pending cells a new key wants to be collected.
     pub fn opening(&self) -> Trigger {
         // Ordering: Relaxed. A hint: with an older one a key is told a little earlier or later.
@@ -83,23 +102,31 @@ impl Former {
 impl Snapshot {
     /// The first rules.
     pub fn first(rules: Rules, fleet: &FleetKey, reporting: bool) -> Self {
-        let states = rules
-            .all()
-            .iter()
-            .map(|rule| state(rule, fleet, reporting))
-            .collect();
-        Self::of(rules, states, 1)
+        let states = rules.all().iter();
+        let states = states.map(|rule| state(rule, fleet, reporting)).collect();
+        Self::of(rules, states, (fleet, reporting), 1)
     }
 
-    fn of(rules: Rules, states: Vec<RuleState>, version: u64) -> Self {
+    fn of(
+        rules: Rules,
+        mut states: Vec<RuleState>,
+        (fleet, reporting): (&FleetKey, bool),
+        version: u64,
+    ) -> Self {
+        let carried = Carrier::ALL.map(|by| Rule::at(by.name(), &[], rules.carried().clone()));
+        states.extend(carried.iter().map(|rule| RuleState {
+            family: Family::Carried,
+            ..state(rule, fleet, reporting)
+        }));
         let ids = states.iter().enumerate();
-        let mut known = rules.all().iter().zip(&states);
+        let mut known = rules.all().iter().chain(&carried).zip(&states);
         Self {
             asks: known.any(|(rule, state)| {
                 state.reported && rule.spec.consistency == Consistency::Strict
             }),
             by_id: ids.map(|(index, state)| (state.id, index)).collect(),
             rules,
+            carried,
             states,
             version,
         }
@@ -125,7 +152,7 @@ impl Snapshot {
                 state
             })
             .collect();
-        Self::of(rules, states, self.version + 1)
+        Self::of(rules, states, (fleet, reporting), self.version + 1)
     }
 
     /// The rules.
@@ -149,14 +176,24 @@ impl Snapshot {
         self.by_id.get(&id).copied()
     }
 
-    /// Every rule and what the engine knows of it.
+    /// Every rule that is configured and what the engine knows of it.
     pub fn all(&self) -> impl Iterator<Item = (&Rule, &RuleState)> {
         self.rules.all().iter().zip(&self.states)
     }
 
+    /// Where the rule of callers stands that carry their limit: behind those that are configured.
+    pub const fn carried(&self, by: Carrier) -> RuleIndex {
+        self.states.len() - Carrier::ALL.len() + by as usize
+    }
+
     /// A rule and what the engine knows of it. The index comes from these rules.
     pub fn rule(&self, index: RuleIndex) -> (&Rule, &RuleState) {
-        (&self.rules.all()[index], &self.states[index])
+        let rules = self.rules.all();
+        let rule = match rules.get(index) {
+            Some(rule) => rule,
+            None => &self.carried[index - rules.len()],
+        };
+        (rule, &self.states[index])
     }
 }
 
@@ -164,6 +201,10 @@ fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
     let reported = reporting && rule.spec.consistency != Consistency::Local;
     RuleState {
         id: fleet.rule_id(rule),
+        family: match rule.spec.algorithm.is_windowed() {
+            true => Family::Window,
+            false => Family::Level,
+        },
         key: fleet.rule(rule),
         variant: rule.spec.limit.map_or(0, |limit| {
             fingerprint(&[limit.interval().get(), limit.capacity().get()])

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::shards::Room;
 use super::table::Entered;
-use super::windows::Room;
 
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,13 @@ pub enum Stat {
     CellsUnheld,
     /// Admitted cells that no store will hear of, because their key was reset.
     CellsReset,
+    /// Admitted cells that no store will hear of, because they were refunded before.
+    CellsRefunded,
     /// Cells of a denied check that stayed charged, because the bucket changed while they were given back.
     KeptAfterRace,
 }
 
-const STATS: usize = 9;
+const STATS: usize = 10;
 
 /// The totals since start.
 #[derive(Debug, Default)]

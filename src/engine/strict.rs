@@ -14,13 +14,14 @@ use super::answer::{Answer, Hit, Hits, Source};
 use super::check::{allows, matched};
 use super::collect::window_index;
 use super::errand::Undone;
+use super::shards::Room;
 use super::snapshot::Snapshot;
 use super::table::Touched;
-use super::windows::{Mirrored, Room};
+use super::windows::Mirrored;
 use super::{Engine, InForce, Stale};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::Lookup;
-use crate::pure::sync::{Take, Taken, Terms, Told};
+use crate::pure::sync::{Family, Take, Taken, Terms, Told};
 use crate::pure::{Cells, Check, Moment, Nanos, Span, Standing};
 
 /// A check that has begun.
@@ -89,16 +90,31 @@ impl Engine {
     /// Decides `check` at `moment`, or says what has to be taken in the store first. Never waits.
     #[inline]
     pub fn begin(&self, check: &Check<'_>, moment: Moment) -> Begun {
+        self.begin_with(|rules| matched(rules, check), moment)
+    }
+
+    /// The same for whatever meets these hits under the rules.
+    #[inline]
+    pub(super) fn begin_with(
+        &self,
+        met: impl Fn(&Snapshot) -> (Hits, Lookup),
+        moment: Moment,
+    ) -> Begun {
         let snapshot = self.in_force();
         match snapshot.asks() {
-            false => Begun::Decided(self.decided(snapshot, check, moment)),
-            true => self.begin_strict(snapshot, check, moment),
+            false => Begun::Decided(self.decided(snapshot, met, moment)),
+            true => self.begin_strict(snapshot, met, moment),
         }
     }
 
-    fn begin_strict(&self, mut snapshot: InForce, check: &Check<'_>, moment: Moment) -> Begun {
+    fn begin_strict(
+        &self,
+        mut snapshot: InForce,
+        met: impl Fn(&Snapshot) -> (Hits, Lookup),
+        moment: Moment,
+    ) -> Begun {
         loop {
-            let (hits, lookup) = matched(&snapshot, check);
+            let (hits, lookup) = met(&snapshot);
             let mut plan = Plan {
                 snapshot,
                 hits,
@@ -120,6 +136,7 @@ impl Engine {
         // While its lane is cut off, a rule goes its way without the store.
         let asks = |hit: &Hit| {
             hit.cost > Cells::ZERO
+                && !hit.refund
                 && is_strict(snapshot, hit)
                 && !self.fallback.is_cut_off(hit.name)
         };
@@ -222,6 +239,7 @@ impl Engine {
             self.charge_rejected(snapshot, hits, moment);
             return Ok(false);
         }
+        self.refund_all(snapshot, hits, moment);
         for ask in asks {
             let hit = &mut hits[ask.hit];
             if let Ok(Taken { taken: true, told }) = ask.result
@@ -245,11 +263,9 @@ impl Engine {
         let now = began.now;
         match told {
             Told::Level { level, .. } => {
-                let level = level.min(Terms::level(asked.limit).level_max());
+                let level = level.min(Terms::level(&asked.limit).level_max());
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
-                if self.raise_or_enter(asked, now.after(level)) {
-                    self.table.mitigate(&self.table_key(asked), full);
-                } else if full {
+                if !self.raise_or_enter(asked, now.after(level), full) && full {
                     self.mitigations.put(asked.name, now.after(level), now);
                 }
             }
@@ -276,11 +292,19 @@ impl Engine {
     }
 
     /// Raises the key's TAT to `ends`, and lets the key enter for that. `false` if there is no place for it.
-    fn raise_or_enter(&self, asked: &Asked<'_>, ends: Nanos) -> bool {
+    fn raise_or_enter(&self, asked: &Asked<'_>, ends: Nanos, full: bool) -> bool {
         let key = self.table_key(asked);
-        let raise = || match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
-            Touched::Held((), _) => true,
-            Touched::Missing => false,
+        let raise = || match asked.state.family {
+            Family::Carried => self.carried.raise(asked.name, ends, full),
+            Family::Level | Family::Window => {
+                match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
+                    Touched::Held((), _) => {
+                        self.table.mitigate(&key, full);
+                        true
+                    }
+                    Touched::Missing => false,
+                }
+            }
         };
         // Under rules that were swapped meanwhile it cannot enter, and need not.
         raise() || (self.admit_in_step(asked, Cells::ZERO).is_ok() && raise())
@@ -327,5 +351,6 @@ impl Engine {
 
 fn is_strict(snapshot: &Snapshot, hit: &Hit) -> bool {
     let (rule, state) = snapshot.rule(hit.rule);
-    state.reported && rule.spec.consistency == Consistency::Strict && rule.spec.limit.is_some()
+    let is_limited = hit.limit(snapshot).is_some();
+    state.reported && rule.spec.consistency == Consistency::Strict && is_limited
 }

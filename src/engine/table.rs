@@ -304,6 +304,15 @@ impl Table {
         }
     }
 
+    /// Takes back up to so many noted cells, and says how many.
+    pub fn unbook(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Cells {
+        let taken = |book: u64| cells.min(pending(book));
+        match tenancy.update_book(|book| book - taken(book).get()) {
+            Some(before) => taken(before),
+            None => Cells::ZERO,
+        }
+    }
+
     /// Collects what was noted for `key` since the last time. With `freeze` the key is in flight from then on and keeps
     /// its slot until [`Table::land`]. `None` if it is not held.
     pub fn collect(&self, key: &TableKey, freeze: bool) -> Option<Collected> {

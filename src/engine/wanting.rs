@@ -28,11 +28,16 @@ impl fmt::Debug for Wanting {
 }
 
 impl Wanting {
-    /// Puts `key` at the end. The first since the queue was last emptied rings the alarm.
+    /// Puts `key` at the end.
     #[cold]
     pub fn push(&self, key: StoreKey) {
         self.keys.push(key);
-        // Ordering: AcqRel. Whoever clears the flag after this sees the key; whoever cleared it before is rung again.
+        self.ring();
+    }
+
+    /// Wakes whoever drives the rounds, once until the queue is next emptied.
+    pub fn ring(&self) {
+        // Ordering: AcqRel. Whoever clears the flag after this sees what was left before; whoever cleared it before is rung again.
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(alarm) = self.alarm.get()
         {

@@ -1,21 +1,14 @@
-//! The state of windowed rules: many small shards, each with its lock.
-//!
-//! A count over windows does not fit one word, so these keys take a lock, for some tens of nanoseconds and shared with
-//! few others. A shard is meant for [`SHARD_KEYS`] keys and holds at most twice as many, as chance spreads them: no key
-//! waits for a large move. When there is no room, the key in the shard that is missed least leaves.
+//! The state of windowed rules: a count over windows does not fit one word, so it is kept in [`Shards`].
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use super::refund::Refunded;
+use super::shards::{Kept, Missed, Room, Shard, Shards};
 use super::table::Booked;
 use crate::pure::algorithm::fixed_window;
 use crate::pure::algorithm::window::WindowState;
 use crate::pure::sync::Trigger;
 use crate::pure::{Algorithm, Cells, Limit, Rule, Span, Standing};
-
-/// Keys of one shard when the table is full and they are spread evenly.
-const SHARD_KEYS: usize = 512;
 
 /// A key's counts, and the limit they were counted under.
 #[derive(Debug)]
@@ -85,26 +78,19 @@ impl Untold {
     }
 }
 
-/// How a key got its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// There was room, or it needed none.
-    Free,
-    /// A key left whose windows had passed. What was not told of it is lost.
-    Settled(Cells),
-    /// A key left whose windows had not passed. What was not told of it is lost.
-    InUse(Cells),
-    /// There was none: nothing was counted.
-    Nowhere,
+impl Kept for Counted {
+    fn pending(&self) -> Cells {
+        self.untold.pending()
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.untold.in_flight
+    }
 }
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Windows {
-    shards: Box<[Mutex<HashMap<u128, Counted>>]>,
-    keys_max: u64,
-    held: AtomicU64,
-}
+pub struct Windows(Shards<Counted>);
 
 /// A key of a windowed rule at one instant.
 #[derive(Clone, Copy, Debug)]
@@ -144,23 +130,17 @@ pub struct Mirrored {
 impl Windows {
     /// A table for at most `keys_max` keys.
     pub fn new(keys_max: usize) -> Self {
-        let shards = keys_max.div_ceil(SHARD_KEYS).next_power_of_two();
-        Self {
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
-            keys_max: keys_max as u64,
-            held: AtomicU64::new(0),
-        }
+        Self(Shards::new(keys_max))
     }
 
     /// Keys held.
     pub fn held(&self) -> u64 {
-        // Ordering: Relaxed. A number for people and for the doorkeeper's threshold.
-        self.held.load(Ordering::Relaxed)
+        self.0.held()
     }
 
     /// The most keys it holds.
     pub const fn keys_max(&self) -> u64 {
-        self.keys_max
+        self.0.keys_max()
     }
 
     /// Whether `key` is held.
@@ -197,6 +177,24 @@ impl Windows {
     pub fn give_back(&self, key: &WindowKey<'_>, cost: Cells) {
         if let Some(counted) = self.shard(key.name).get_mut(&key.name) {
             counted.under(key).give_back(key.limit, key.unix, cost);
+        }
+    }
+
+    /// Gives back `cost` cells of this window, as far as they were used, and says how many of them the store may know of.
+    pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> Refunded {
+        let mut shard = self.shard(key.name);
+        let Some(counted) = shard.get_mut(&key.name) else {
+            return Refunded::default();
+        };
+        counted.under(key);
+        let used = counted.used(key.unix);
+        counted.state.refund(key.limit, key.unix, cost);
+        let given_back = used.less(counted.used(key.unix));
+        let untold = counted.untold.newest.min(given_back);
+        counted.untold.newest = counted.untold.newest.less(untold);
+        Refunded {
+            untold,
+            told: given_back.less(untold),
         }
     }
 
@@ -313,32 +311,17 @@ impl Windows {
 
     /// Drops the key, and says what was not told of it.
     pub fn remove(&self, name: u128) -> Cells {
-        match self.shard(name).remove(&name) {
-            Some(counted) => {
-                self.held.fetch_sub(1, Ordering::Relaxed);
-                counted.untold.pending()
-            }
-            None => Cells::ZERO,
-        }
+        self.0.remove(name)
     }
 
     /// What was noted of the key and not collected; `None` if it is not held.
     pub fn pending(&self, name: u128) -> Option<Cells> {
-        let shard = self.shard(name);
-        shard.get(&name).map(|counted| counted.untold.pending())
+        self.0.pending(name)
     }
 
     /// The cells not told of all keys.
     pub fn pending_in_all(&self) -> Cells {
-        let of_shard = |shard: &Mutex<HashMap<u128, Counted>>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let pending = shard.values().map(|counted| counted.untold.pending());
-            pending.fold(Cells::ZERO, Cells::plus)
-        };
-        self.shards
-            .iter()
-            .map(of_shard)
-            .fold(Cells::ZERO, Cells::plus)
+        self.0.pending_in_all()
     }
 
     /// Runs `step` on the key's state; keeps a state that is new only if `step` says it is worth it.
@@ -357,39 +340,17 @@ impl Windows {
         if !keep {
             return (said, Room::Free);
         }
-        let room = self.room(&mut shard, key.unix);
-        if room != Room::Nowhere {
-            let limit = *key.limit;
-            let untold = Untold::new(Trigger::NEVER);
-            let counted = Counted {
-                state,
-                limit,
-                untold,
-            };
-            shard.insert(key.name, counted);
-        }
-        (said, room)
+        let counted = Counted {
+            state,
+            limit: *key.limit,
+            untold: Untold::new(Trigger::NEVER),
+        };
+        let missed = |counted: &Counted| counted.missed(key.unix);
+        (said, self.0.put(&mut shard, (key.name, counted), missed))
     }
 
-    /// Room for one more key in `shard`.
-    fn room(&self, shard: &mut HashMap<u128, Counted>, unix: Span) -> Room {
-        let one_more = |held| (held < self.keys_max).then_some(held + 1);
-        // Ordering: Relaxed; see `held`. Counted before the key is there, so the bound is never passed.
-        let relaxed = Ordering::Relaxed;
-        if shard.len() < 2 * SHARD_KEYS
-            && self.held.fetch_update(relaxed, relaxed, one_more).is_ok()
-        {
-            return Room::Free;
-        }
-        make_room(shard, unix)
-    }
-
-    fn shard(&self, name: u128) -> MutexGuard<'_, HashMap<u128, Counted>> {
-        // The top bits: the map inside hashes anew, with a seed of this process.
-        let index = (name >> 64) as usize & (self.shards.len() - 1);
-        self.shards[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Counted>> {
+        self.0.of(name)
     }
 }
 
@@ -413,7 +374,7 @@ impl Counted {
     }
 
     /// Smaller is missed less: windows that have passed, then the least used part of a limit, then the soonest to pass.
-    fn missed(&self, unix: Span) -> (bool, u128, Span) {
+    fn missed(&self, unix: Span) -> Missed {
         let ends = self.state.ends(&self.limit, unix);
         let used = u128::from(self.used(unix).get()) << 32;
         let part = used / u128::from(self.limit.requests().max(1));
@@ -436,22 +397,4 @@ fn fresh(key: &WindowKey<'_>, opening: Cells) -> WindowState {
         state.charge(key.limit, key.unix, opening);
     }
     state
-}
-
-/// Drops the key that is missed least.
-fn make_room(shard: &mut HashMap<u128, Counted>, unix: Span) -> Room {
-    let least = shard
-        .iter()
-        .filter(|(_, counted)| !counted.untold.in_flight)
-        .map(|(name, counted)| (counted.missed(unix), *name))
-        .min();
-    let Some(((in_use, _, _), name)) = least else {
-        return Room::Nowhere;
-    };
-    let left = shard.remove(&name);
-    let untold = left.map_or(Cells::ZERO, |counted| counted.untold.pending());
-    match in_use {
-        true => Room::InUse(untold),
-        false => Room::Settled(untold),
-    }
 }

@@ -8,17 +8,29 @@ use std::collections::BTreeMap;
 use super::address::Addresses;
 use super::check::Entry;
 use super::pattern::Pattern;
-use super::rule::{DomainSpec, Matching, NodeSpec, Rule, Step};
+use super::rule::{DomainSpec, Matching, NodeSpec, Rule, RuleSpec, Step};
 
 /// Where a rule stands in [`Rules::all`].
 pub type RuleIndex = usize;
 
 /// Every rule, compiled for look-up.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
     domains: BTreeMap<String, Domain>,
     addresses: Addresses,
+    carried: RuleSpec,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            rules: Vec::new(),
+            domains: BTreeMap::new(),
+            addresses: Addresses::default(),
+            carried: RuleSpec::unlimited(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -75,6 +87,25 @@ impl Rules {
         }
         rules.tell_apart();
         rules
+    }
+
+    /// The same rules, and what but the limit holds for callers that carry one: what `defaults` say.
+    #[must_use]
+    pub fn with_defaults(self, defaults: &RuleSpec) -> Self {
+        Self {
+            carried: RuleSpec {
+                consistency: defaults.consistency,
+                on_store_error: defaults.on_store_error,
+                report: defaults.report,
+                ..RuleSpec::unlimited()
+            },
+            ..self
+        }
+    }
+
+    /// What holds for callers that carry their limit.
+    pub const fn carried(&self) -> &RuleSpec {
+        &self.carried
     }
 
     /// Every rule, in the order of the configuration.

@@ -22,7 +22,7 @@ use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::engine::errand::{Desk, Errand, Undone};
 use crate::engine::rounds::{Pace, Rounds, Trip, Turn};
-use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share};
+use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share, Take};
 use crate::pure::{Nanos, Span};
 use crate::telemetry::Telemetry;
 
@@ -205,7 +205,11 @@ impl Running {
     /// Sends what is to be sent, and says how long nothing has to be done.
     fn turn(&mut self) -> Duration {
         let moment = self.clock.moment();
-        let Turn { calls, beat } = self.rounds.turn(&self.engine, moment);
+        let Turn {
+            calls,
+            beat,
+            give_back,
+        } = self.rounds.turn(&self.engine, moment);
         for call in calls {
             self.send(call);
         }
@@ -213,6 +217,9 @@ impl Running {
             let store = Arc::clone(&self.store);
             self.under_way
                 .spawn(async move { Done::Beat(store.beat(&beat).await) });
+        }
+        for take in give_back {
+            self.give_back(take);
         }
         let next = self.rounds.next_turn(moment.now);
         let wait = next.since(moment.now).min(TURN_MAX);
@@ -333,11 +340,7 @@ impl Running {
                     Done::Errand(lane, ended)
                 });
             }
-            Errand::GiveBack(take) => {
-                let lane = take.key.lane();
-                self.under_way
-                    .spawn(async move { Done::Errand(lane, store.give_back(&take).await) });
-            }
+            Errand::GiveBack(take) => self.give_back(take),
             Errand::Read(key, terms, report) => {
                 self.under_way.spawn(async move {
                     let (told, ended) = parted(store.read(key, terms).await);
@@ -353,6 +356,13 @@ impl Running {
                 });
             }
         }
+    }
+
+    fn give_back(&mut self, take: Take) {
+        let store = Arc::clone(&self.store);
+        let lane = take.key.lane();
+        self.under_way
+            .spawn(async move { Done::Errand(lane, store.give_back(&take).await) });
     }
 
     /// Which shard has which lane may have changed.

@@ -55,7 +55,7 @@ metrics! {
     KEPT_OUT = Counter "ratelimit_keys_kept_out_total" []
         "Checks of keys that were not let into a nearly full table.";
     CELLS_LOST = Counter "ratelimit_cells_lost_total" ["reason"]
-        "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, reset, store (it lost them), rule (it is gone), crowd (more keys than are kept in mind).";
+        "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, refunded (given back before they were told), reset, store (it lost them), rule (it is gone), crowd (more keys than are kept in mind).";
     CELLS_FOUND = Counter "ratelimit_cells_found_total" []
         "Cells counted as lost by the store that it has after all.";
     CELLS_SILENT = Counter "ratelimit_cells_silent_total" []

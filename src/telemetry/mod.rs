@@ -263,12 +263,13 @@ impl Telemetry {
 }
 
 /// Admitted cells that no store will hear of, by reason.
-pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 7] {
+pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 8] {
     let reset = stats.total(Stat::CellsReset);
     [
         ("evicted", stats.total(Stat::CellsLost)),
         ("netted", stats.total(Stat::CellsNetted)),
         ("kept_out", stats.total(Stat::CellsUnheld)),
+        ("refunded", stats.total(Stat::CellsRefunded)),
         ("reset", reset.saturating_add(figures.lost.reset.get())),
         ("store", figures.lost.store.get()),
         ("rule", figures.lost.rule.get()),

@@ -4,14 +4,14 @@
 //! the rule's index; only while the rules are being swapped does it look them up by name.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use metrics::{Counter, Gauge};
 
 use super::Telemetry;
 use super::metric::{DECISIONS, DENIED, FAILOPEN, REMAINING};
-use crate::engine::{Answer, Hit, Snapshot, Source};
+use crate::engine::{Answer, Carrier, Hit, Snapshot, Source};
 use crate::pure::Rule;
 
 /// The handles of the rules in force, by the rules' indices.
@@ -19,6 +19,9 @@ use crate::pure::Rule;
 pub(super) struct Board {
     version: u64,
     rules: Vec<Arc<RuleMeter>>,
+    remaining: Vec<Gauge>,
+    /// Of the rules behind those: made when the first caller comes that carries its limit.
+    carried: [OnceLock<RuleMeter>; Carrier::ALL.len()],
 }
 
 impl Board {
@@ -33,9 +36,13 @@ impl Board {
             Some(meter) => Arc::clone(meter),
             None => Arc::new(RuleMeter::new(telemetry, &rule.label)),
         };
+        let rules = snapshot.rules().all();
+        let remaining = |rule: &Rule| telemetry.gauge(REMAINING, &[&rule.label]);
         Self {
             version: snapshot.version(),
-            rules: snapshot.rules().all().iter().map(meter).collect(),
+            rules: rules.iter().map(meter).collect(),
+            remaining: rules.iter().map(remaining).collect(),
+            carried: Default::default(),
         }
     }
 
@@ -43,19 +50,17 @@ impl Board {
     pub(super) fn count(&self, answer: &Answer, telemetry: &Telemetry) {
         for hit in answer.hits() {
             let rule = answer.rule(hit);
-            match self
-                .rules
-                .get(hit.rule)
-                .filter(|_| self.version == answer.version())
-            {
-                Some(meter) => {
-                    meter.count(answer, hit);
-                    if rule.spec.limit.is_some() {
-                        meter.lowest.note(hit.standing.remaining.get());
-                    }
-                }
+            if self.version != answer.version() {
                 // The rules are being swapped: count under the same name, only not as fast.
-                None => RuleMeter::new(telemetry, &rule.label).count(answer, hit),
+                RuleMeter::new(telemetry, &rule.label).count(answer, hit);
+            } else if let Some(meter) = self.rules.get(hit.rule) {
+                meter.count(answer, hit);
+                if rule.spec.limit.is_some() {
+                    meter.lowest.note(hit.standing.remaining.get());
+                }
+            } else if let Some(meter) = self.carried.get(hit.rule - self.rules.len()) {
+                let new = || RuleMeter::new(telemetry, &rule.label);
+                meter.get_or_init(new).count(answer, hit);
             }
         }
     }
@@ -63,9 +68,10 @@ impl Board {
     /// Sets [`REMAINING`] of every rule, unless the rules are being swapped.
     pub(super) fn show_remaining(&self, snapshot: &Snapshot) {
         if self.version == snapshot.version() {
-            for (meter, rule) in self.rules.iter().zip(snapshot.rules().all()) {
+            let rules = self.rules.iter().zip(snapshot.rules().all());
+            for ((meter, rule), gauge) in rules.zip(&self.remaining) {
                 let remaining = meter.lowest.get().unwrap_or_else(|| full(rule));
-                meter.remaining.set(remaining as f64);
+                gauge.set(remaining as f64);
             }
         }
     }
@@ -87,7 +93,6 @@ struct RuleMeter {
     denied_total: Counter,
     failed_open: Counter,
     lowest: Lowest,
-    remaining: Gauge,
 }
 
 impl RuleMeter {
@@ -107,7 +112,6 @@ impl RuleMeter {
             denied_total: telemetry.counter(DENIED, &[label]),
             failed_open: telemetry.counter(FAILOPEN, &[label]),
             lowest: Lowest::default(),
-            remaining: telemetry.gauge(REMAINING, &[label]),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: what a
 //! flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules
-//! a descriptor meets. `strict.rs`: what the store decides. `fallback.rs`: what is granted without it. Zero allocations:
+//! a descriptor meets. `carried.rs`: limits that callers bring along. `refund.rs`: what is given back. `strict.rs`: what the store decides. `fallback.rs`: what is granted without it. Zero allocations:
 //! tests/allocation.rs.
 #![expect(
     clippy::expect_used,
@@ -11,9 +11,11 @@
 
 mod all_or_nothing;
 mod bounds;
+mod carried;
 mod exact;
 mod fallback;
 mod identity;
+mod refund;
 mod reload;
 mod rules;
 mod strict;

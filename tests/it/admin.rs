@@ -605,7 +605,9 @@ fn what_a_store_would_count_stands_at_zero_without_one() {
         (
             "ratelimit_cells_lost_total",
             "reason",
-            vec!["evicted", "netted", "kept_out", "reset", "store", "rule"],
+            vec![
+                "evicted", "netted", "kept_out", "refunded", "reset", "store", "rule",
+            ],
         ),
         (
             "ratelimit_sync_reason_total",

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tidegate::config::check_text;
 
 use super::client::{Client, Door, Response, request};
+use super::guides;
 use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
 
 /// The sidecar, Envoy, and Envoy's endpoint on a Unix socket.
@@ -24,15 +25,9 @@ fn guide() -> [String; 3] {
 }
 
 /// The blocks of YAML in a guide.
-fn blocks<const N: usize>(guide: &str) -> [String; N] {
-    let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides");
-    let text = fs::read_to_string(guides.join(guide)).unwrap();
-    let blocks = text.split("```yaml\n").skip(1);
-    let blocks = blocks.map(|block| block.split("```").next().unwrap().to_owned());
-    blocks
-        .collect::<Vec<_>>()
-        .try_into()
-        .expect("as many blocks as are used")
+fn blocks<const N: usize>(name: &str) -> [String; N] {
+    let blocks = guides::guide(name, "yaml").try_into();
+    blocks.expect("as many blocks as are used")
 }
 
 /// `text` with `from`, which has to be there once, in other words.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use tidegate::config::check_text;
 use tidegate::telemetry::{self, Kind};
 
+use super::guides;
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -231,12 +233,20 @@ fn snippets_are_sound() {
         }
     }
     assert!(snippets >= 2, "the documents show no configuration");
+    // Those of the guides are in `guides.rs`: they show others' configurations too.
 }
+
+/// Guides that are linked to and not written yet. One that is written has to leave this list.
+const COMING: [&str; 2] = ["docs/guides/from-redis-cell.md", "docs/resp.md"];
 
 /// Links between our own documents lead somewhere.
 #[test]
 fn links_lead_somewhere() {
-    for document in [
+    for page in COMING {
+        assert!(!root().join(page).exists(), "{page} is there: not COMING");
+    }
+    let guides = guides::pages().into_iter().map(|(path, _)| path);
+    let others = [
         "README.md",
         "CONTRIBUTING.md",
         "docs/config.md",
@@ -244,20 +254,22 @@ fn links_lead_somewhere() {
         "docs/admin.md",
         "docs/sync.md",
         "docs/accuracy.md",
-        "docs/guides/envoy.md",
-        "docs/guides/from-envoyproxy-ratelimit.md",
-        "docs/guides/istio.md",
         "simulations/README.md",
-    ] {
-        let folder = Path::new(document).parent().unwrap_or(Path::new(""));
-        for link in read(document)
+    ];
+    for document in others.map(str::to_owned).into_iter().chain(guides) {
+        let folder = Path::new(&document).parent().unwrap_or(Path::new(""));
+        for link in read(&document)
             .split("](")
             .skip(1)
             .filter_map(|rest| rest.split(')').next())
         {
             // What follows a # is a place within the page.
             let page = link.split('#').next().unwrap_or_default();
-            if !link.starts_with("http") {
+            let coming = COMING.iter().any(|path| {
+                let name = Path::new(path).file_name();
+                name == Path::new(page).file_name()
+            });
+            if !link.starts_with("http") && !coming {
                 assert!(
                     root().join(folder).join(page).exists(),
                     "{document} links to {link}"

@@ -148,6 +148,23 @@ fn what_is_noted_is_collected_by_one_of_two() {
     });
 }
 
+/// What is refunded is not told, and what is told is not refunded: each noted cell goes one way.
+#[test]
+fn what_is_noted_is_collected_or_refunded() {
+    explore(3, || {
+        let table = table(1);
+        let key = table.key(FIRST, 0);
+        enter(&table, &key, filled(NOW, 0));
+        let admitted = admit(&table, &key, NOW, 1).expect("there is room");
+        table.book(&admitted.tenancy, Cells::new(5));
+        let collector = on(&table, move |table| collect(table, &key));
+        let refunded = table.unbook(&admitted.tenancy, Cells::new(3));
+        let collected = collector.join().expect("no panic");
+        let left = collect(&table, &key);
+        assert_eq!(refunded.plus(collected).plus(left), Cells::new(5));
+    });
+}
+
 /// A note that comes when its key has left is refused, and what was noted before that leaves with the key.
 #[test]
 fn what_is_noted_for_a_key_that_leaves_is_told_or_lost_but_never_another_keys() {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tidegate::config;
 use tidegate::engine::rounds::Pace;
 use tidegate::pure::sync::Share;
-use tidegate::pure::{Cells, Check, Descriptor, Entry, Rules};
+use tidegate::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
 
 pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
 pub use raw::{RawArrivals as Arrivals, RawNetwork, RawPick as Pick, RawPods as Pods};
@@ -101,6 +101,8 @@ pub struct Load {
     pub from: u64,
     pub to: u64,
     pub cost: u64,
+    /// The limit that its checks carry.
+    pub carried: Option<Limit>,
     pub domain: String,
     /// Entries; `{n}` in a value is the key's number.
     pub entries: Vec<(String, String)>,
@@ -121,7 +123,10 @@ impl Load {
         let entries: Vec<Entry<'_>> = entries
             .map(|((key, _), value)| Entry { key, value })
             .collect();
-        let descriptors = [Descriptor::of(&entries)];
+        let descriptors = [Descriptor {
+            limit: self.carried,
+            ..Descriptor::of(&entries)
+        }];
         ask(&Check {
             domain: &self.domain,
             cost: Cells::new(cost),
@@ -170,7 +175,7 @@ pub enum What {
     Roll(u64),
     StoreClock(i64),
     Calendars(i64),
-    Reload(Rules),
+    Reload(Box<Rules>),
     Reset(u32),
 }
 

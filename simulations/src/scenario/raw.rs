@@ -161,6 +161,9 @@ pub struct RawLoad {
     pub lasts: Option<Length>,
     #[serde(default = "one_cell")]
     pub cost: u64,
+    /// Whether its checks carry the limit, which is that of the first rule.
+    #[serde(default)]
+    pub carried: bool,
     pub domain: Option<String>,
     pub descriptor: Option<Vec<String>>,
 }

@@ -146,6 +146,10 @@ impl Reader<'_> {
             from,
             to: to.min(lasts),
             cost: raw.cost,
+            carried: raw
+                .carried
+                .then(|| self.rules.all().first()?.spec.limit)
+                .flatten(),
             domain,
             entries,
             subject: 0,
@@ -204,7 +208,7 @@ impl Reader<'_> {
         let over = raw.over.map_or(0, |length| length.nanos());
         let part = |part: f64| part.clamp(0.0, 1.0);
         let reload = match &raw.reload {
-            Some(limit) => Some(What::Reload(self.reloaded(limit)?)),
+            Some(limit) => Some(What::Reload(Box::new(self.reloaded(limit)?))),
             None => None,
         };
         let given: Vec<What> = [

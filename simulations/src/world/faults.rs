@@ -103,9 +103,9 @@ impl World<'_> {
             What::Calendars(by) => self.calendar += by,
             What::Reload(rules) => {
                 for pod in self.pods.iter().flatten() {
-                    pod.engine.reload(rules.clone());
+                    pod.engine.reload((*rules).clone());
                 }
-                self.rules = rules;
+                self.rules = *rules;
             }
             What::Reset(key) => self.reset(key),
         }

@@ -91,7 +91,7 @@ impl Pod {
     pub fn note(&mut self, answer: &Answer) {
         let told = |hit: &&tidegate::engine::Hit| {
             let spec = &answer.rule(hit).spec;
-            let has_limit = spec.limit.is_some() && spec.consistency == Consistency::Hybrid;
+            let has_limit = answer.limit(hit).is_some() && spec.consistency == Consistency::Hybrid;
             has_limit && hit.standing.allowed && !hit.forgiven
         };
         if answer.allowed() {

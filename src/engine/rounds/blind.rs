@@ -6,6 +6,7 @@
 use super::Rounds;
 use super::tracked::{Alone, Carry};
 use crate::engine::admit::Asked;
+use crate::engine::collect::Hushed;
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::Share;
 use crate::pure::{Cells, Moment, Nanos, Span};
@@ -81,10 +82,11 @@ impl Rounds {
                 && let Some(asked) = asked
                 && let Some(tat) = engine.tat_of(&asked)
             {
-                let pending = engine.hush(&asked);
+                let Hushed { cells, worth } = engine.hush(&asked);
                 let share = Share::fallback(tracked.weight, pods);
-                tracked.carry.price = tracked.price(pending, share, tat, now);
-                tracked.carry.gross = tracked.carry.gross.plus(pending);
+                let price = asked.limit.interval().times(worth);
+                tracked.carry.price = tracked.price(price, share, tat, now);
+                tracked.carry.gross = tracked.carry.gross.plus(cells);
                 to_tell.push(*key);
             }
             if is_in(newly.sighted) {

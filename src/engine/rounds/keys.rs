@@ -4,8 +4,9 @@ use super::fleet::Reason;
 use super::tracked::{Alone, Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
-use crate::pure::rule::{Consistency, Report};
-use crate::pure::sync::{Allowance, News, NewsKind, Share, StoreKey, Trigger};
+use crate::engine::collect::Hushed;
+use crate::pure::rule::{Consistency, Report, RuleSpec};
+use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
 impl Rounds {
@@ -16,8 +17,8 @@ impl Rounds {
         };
         if self.is_full(key) {
             // Nothing more can be told than is waiting to be told already.
-            let cells = here.engine.hush(&asked);
-            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
+            let hushed = here.engine.hush(&asked);
+            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(hushed.cells);
             here.engine.land(&asked, Trigger::EACH);
             return;
         }
@@ -41,9 +42,9 @@ impl Rounds {
     /// Looks whether a silent key may stay so.
     fn look_at(&mut self, here: &Here<'_>, asked: &Asked<'_>, allowance: &Allowance) {
         let (key, now) = (asked.store_key(), here.now());
-        let cells = here.engine.hush(asked);
+        let Hushed { cells, worth } = here.engine.hush(asked);
         let tracked = self.track(asked, now);
-        match tracked.used(allowance, cells, now) {
+        match tracked.used(allowance, worth, now) {
             Use::Within => {
                 let ends = tracked.even_ends();
                 self.fleet.silent = self.fleet.silent.plus(cells);
@@ -126,10 +127,13 @@ impl Rounds {
 
     /// Other pods told something of a key.
     pub(super) fn hear(&mut self, here: &Here<'_>, News { key, kind }: News) {
+        let now = here.now();
         let Some(asked) = here.subject(key) else {
+            if let (Family::Carried, NewsKind::Full(level)) = (key.family, kind) {
+                here.engine.deny_unheld(key.name, level, now);
+            }
             return;
         };
-        let now = here.now();
         match kind {
             NewsKind::Full(level) => {
                 // The others are not told by the step.
@@ -169,8 +173,8 @@ impl Rounds {
         }
         match self.allowance(asked) {
             Some(allowance) => {
-                let cells = here.engine.hush(asked);
-                let _ = self.track(asked, now).used(&allowance, cells, now);
+                let Hushed { cells, worth } = here.engine.hush(asked);
+                let _ = self.track(asked, now).used(&allowance, worth, now);
                 self.speak_up(asked, &allowance, cells, until);
             }
             None => self.track(asked, now).stay_loud(until),
@@ -211,13 +215,13 @@ impl Rounds {
                     if let Some(alone) = tracked
                         .alone
                         .as_mut()
-                        .filter(|_| tracked.limit != *asked.limit)
+                        .filter(|_| tracked.limit != asked.limit)
                     {
                         // On another scale nothing is known of it.
                         alone.told = Nanos::default();
                     }
-                    tracked.limit = *asked.limit;
-                    tracked.is_thin = terrain.is_thin(asked.limit);
+                    tracked.limit = asked.limit;
+                    tracked.is_thin = terrain.is_thin(&asked.limit);
                     tracked.terms = asked.terms();
                     None
                 }
@@ -233,8 +237,11 @@ impl Rounds {
 
     /// Sets at how many cells new keys of each rule are noticed.
     pub(super) fn set_openings(&self, here: &Here<'_>) {
+        let silent = self.fleet.is_steady() && may_be_silent(here.snapshot.rules().carried());
+        let pods = if silent { self.terrain.pods } else { 0 };
+        here.engine.carried.set_silent_pods(pods);
         for (rule, state) in here.snapshot.all() {
-            if let Some(limit) = rule.spec.limit.as_ref().filter(|_| state.reported) {
+            if let Some(limit) = rule.spec.limit.filter(|_| state.reported) {
                 let asked = Asked {
                     rule,
                     state,
@@ -262,12 +269,8 @@ impl Rounds {
 
     /// This pod's even share of a key that pods may be silent of.
     pub(super) fn even_share(&self, asked: &Asked<'_>) -> Option<Allowance> {
-        let spec = &asked.rule.spec;
-        let may_be_silent = spec.report == Report::Contested
-            && spec.consistency == Consistency::Hybrid
-            && !spec.algorithm.is_windowed();
-        may_be_silent
-            .then(|| self.terrain.allowance(asked.limit))
+        may_be_silent(&asked.rule.spec)
+            .then(|| self.terrain.allowance(&asked.limit))
             .flatten()
     }
 
@@ -288,11 +291,11 @@ impl Rounds {
             told: now,
             cut_off: true,
         });
-        let is_thin = self.terrain.is_thin(asked.limit);
+        let is_thin = self.terrain.is_thin(&asked.limit);
         self.keys.entry(key).or_insert_with(|| Tracked {
             alone,
             is_thin,
-            ..Tracked::new(*asked.limit, asked.terms(), weight, now)
+            ..Tracked::new(asked.limit, asked.terms(), weight, now)
         })
     }
 
@@ -331,4 +334,11 @@ impl Rounds {
         tracked.due = at;
         self.due.insert((at, key));
     }
+}
+
+/// Whether pods may be silent of keys of a rule like `spec` that they use within their even share.
+fn may_be_silent(spec: &RuleSpec) -> bool {
+    spec.report == Report::Contested
+        && spec.consistency == Consistency::Hybrid
+        && !spec.algorithm.is_windowed()
 }

@@ -7,8 +7,8 @@ use crate::engine::Engine;
 use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Lane, Reply, Share, Step, StoreKey, Told,
-    Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Family, Lane, Reply, Share, Step, StoreKey,
+    Told, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
 
@@ -137,10 +137,22 @@ impl Rounds {
         let tracked = self.keys.get_mut(&key)?;
         tracked.waiting = false;
         tracked.sent = now;
+        if let Some(asked) = asked.as_ref().filter(|_| key.family == Family::Carried) {
+            // Its callers may say something else every time.
+            tracked.limit = asked.limit;
+            tracked.terms = asked.terms();
+        }
+        let nothing = Frozen {
+            cells: Cells::ZERO,
+            price: Span::ZERO,
+            tat: now,
+            at: now,
+            age: Span::ZERO,
+        };
         let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
-        let cells = frozen.map_or(Cells::ZERO, |frozen| frozen.cells);
-        let tat = frozen.map_or(now, |frozen| frozen.tat);
-        let price = tracked.price(cells, share, tat, now);
+        let frozen = frozen.unwrap_or(nothing);
+        let cells = frozen.cells;
+        let price = tracked.price(frozen.price, share, frozen.tat, now);
         let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
         let gross = cells.plus(carried);
         if gross == Cells::ZERO && price == Span::ZERO {
@@ -161,13 +173,6 @@ impl Rounds {
             Some(Use::Within) => {}
             None => tracked.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
-        let nothing = Frozen {
-            cells: Cells::ZERO,
-            tat: now,
-            at: now,
-            age: Span::ZERO,
-        };
-        let frozen = frozen.unwrap_or(nothing);
         tracked.flight = Some(Flight {
             frozen,
             terms: tracked.terms,
@@ -266,7 +271,9 @@ impl Rounds {
             self.landed_unseen(here, key);
             return;
         };
-        let same_bucket = |flight: &Flight| !flight.stale && flight.terms == asked.terms();
+        let same_line = key.family == Family::Carried;
+        let same_bucket =
+            |flight: &Flight| !flight.stale && (same_line || flight.terms == asked.terms());
         let Some(flight) = tracked.flight.filter(same_bucket) else {
             self.landed_unseen(here, key);
             return;

@@ -11,15 +11,17 @@ mod blind;
 mod fleet;
 mod keys;
 mod lanes;
+mod refunds;
 mod tracked;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::admit::Asked;
 use super::{Engine, Snapshot};
 use crate::pure::sync::{
-    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Reply, Share, StoreKey, Terrain,
+    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Reply, Share, StoreKey, Take,
+    Terrain,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 use fleet::Fleet;
@@ -55,6 +57,8 @@ pub struct Turn {
     pub calls: Vec<Call>,
     /// A sign of life to send.
     pub beat: Option<Beat>,
+    /// Refunded cells to give back in the store.
+    pub give_back: Vec<Take>,
 }
 
 /// When a call was sent and when its answer came.
@@ -77,6 +81,8 @@ pub struct Rounds {
     keys: HashMap<StoreKey, Tracked>,
     due: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
+    /// Refunded cells that the store is to be told of.
+    owed: BTreeMap<StoreKey, Cells>,
     budget: Budget,
     fleet: Fleet,
     version: u64,
@@ -150,6 +156,7 @@ impl Rounds {
             keys: HashMap::new(),
             due: BTreeSet::new(),
             keys_max: (keys_max / TRACKED_PART).max(TRACKED_MIN),
+            owed: BTreeMap::new(),
             budget: Budget::new(1),
             fleet: Fleet::default(),
             version: 0,
@@ -191,6 +198,7 @@ impl Rounds {
         let turn = Turn {
             calls: self.calls(here),
             beat,
+            give_back: self.refunds(here),
         };
         self.show(engine, moment.now);
         turn

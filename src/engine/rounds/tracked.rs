@@ -149,11 +149,11 @@ impl Tracked {
         self.flight.is_none() && !self.waiting && self.carry == Carry::default()
     }
 
-    /// What `gross` cells cost now, and what is carried with them: all of it, or, after the store was cut off, what of it
-    /// has not drained. A pod that grants its share owns that share of its bucket, whose `tat` has moved on from where
+    /// What cells that cost `price` when they were admitted cost now, and what is carried with them: all of it, or, after
+    /// the store was cut off, what of it has not drained. A pod that grants its share owns that share of its bucket, whose `tat` has moved on from where
     /// the store knew it to be, or from now on if that has drained too.
-    pub(super) fn price(&self, gross: Cells, share: Share, tat: Nanos, now: Nanos) -> Span {
-        let whole = self.limit.interval().times(gross).plus(self.carry.price);
+    pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
+        let whole = price.plus(self.carry.price);
         match self.alone {
             Some(Alone {
                 told,
@@ -186,7 +186,7 @@ mod tests {
             alone,
             ..Tracked::new(limit, Terms::level(&limit), Share::even(4), NOW)
         };
-        let price = tracked.price(Cells::new(50), Share::even(4), NOW.after(ms(ends)), NOW);
+        let price = tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         price.get() / 1_000_000
     }
 

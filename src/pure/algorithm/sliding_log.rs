@@ -108,6 +108,19 @@ impl State {
         self.entries.retain(|entry| entry.cells > Cells::ZERO);
     }
 
+    /// Takes cells out, the newest first: those would have stayed longest.
+    pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+        let at = self.at(limit, unix);
+        self.entries.retain(|entry| in_sight(limit, at, entry));
+        let mut left = cost;
+        for entry in self.entries.iter_mut().rev() {
+            let taken = entry.cells.min(left);
+            entry.cells = entry.cells.less(taken);
+            left = left.less(taken);
+        }
+        self.entries.retain(|entry| entry.cells > Cells::ZERO);
+    }
+
     /// Counts are scaled from the newest on, rounded up in sum: whatever has left by then, what is in sight is never
     /// more than one cell too much. Ages are scaled with the window.
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {

@@ -121,6 +121,29 @@ impl WindowState {
         }
     }
 
+    /// Gives back `cost` cells, whenever they were admitted: as many as are counted in the window of `unix`.
+    ///
+    /// ```
+    /// use tidegate::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
+    /// let limit = Limit::new(3, Unit::Minute, 1, None)?;
+    /// for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+    ///     let mut state = WindowState::new(algorithm).unwrap();
+    ///     state.decide(&limit, Span::seconds(7), Cells::new(3));
+    ///     state.refund(&limit, Span::seconds(9), Cells::new(2));
+    ///     assert_eq!(state.look(&limit, Span::seconds(9), Cells::ZERO).remaining, Cells::new(2));
+    ///     state.refund(&limit, Span::seconds(9), Cells::new(9));
+    ///     assert_eq!(state.look(&limit, Span::seconds(9), Cells::ZERO).remaining, Cells::new(3));
+    /// }
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    pub fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+        match self {
+            Self::Fixed(state) => state.give_back(limit, unix, cost),
+            Self::Sliding(state) => state.give_back(limit, unix, cost),
+            Self::Log(state) => state.refund(limit, unix, cost),
+        }
+    }
+
     /// Carries the state over to another limit: half full stays half full, rounded up.
     ///
     /// ```

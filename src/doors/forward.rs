@@ -1,0 +1,123 @@
+//! Forward auth: a query that takes values from the headers of its own request.
+//!
+//! Proxies ask with a query that is written once. nginx cannot encode what a client sent into it, and Traefik cannot
+//! put anything into it; both pass headers on. So here, and only at `/v1/forward`, a value `@name` is that header's.
+
+use std::fmt::Write;
+
+use hyper::header::{HeaderMap, HeaderName};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+
+use crate::wire::decode::Malformed;
+
+/// The query with the headers' values in it, encoded: whatever a client sent stays one value.
+pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Malformed> {
+    let mut filled = String::with_capacity(query.len());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        if !filled.is_empty() {
+            filled.push('&');
+        }
+        let named = pair.split_once('=');
+        match named.and_then(|(key, value)| Some((key, value.strip_prefix('@')?))) {
+            Some((key, name)) => {
+                let value = percent_encode(value(name, headers)?, NON_ALPHANUMERIC);
+                // Writing to a string does not fail.
+                let _ = write!(filled, "{key}={value}");
+            }
+            None => filled.push_str(pair),
+        }
+    }
+    Ok(filled)
+}
+
+/// The value of a header; empty if it was not sent.
+fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<&'a [u8], Malformed> {
+    let wrong = |what| Malformed(format!("@{name}: {what}"));
+    let name = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| wrong("after the @ must be the name of a header"))?;
+    let mut values = headers.get_all(&name).iter();
+    let last = values
+        .next_back()
+        .map_or(&b""[..], |value| value.as_bytes());
+    Ok(match name.as_str() {
+        // A list to which each proxy adds whom it saw. Only the nearest one's word is no client's.
+        "x-forwarded-for" => last
+            .rsplit(|byte| *byte == b',')
+            .next()
+            .map_or(last, <[u8]>::trim_ascii),
+        // Otherwise every query would be a path of its own.
+        "x-forwarded-uri" => last.split(|byte| *byte == b'?').next().unwrap_or(last),
+        _ if values.next().is_some() => {
+            return Err(wrong("the header is given twice, must be given once"));
+        }
+        _ => last,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    /// With these headers, the query is filled so.
+    fn check(headers: &[(&'static str, &[u8])], query: &str, expected: &str) {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_bytes(value).unwrap());
+        }
+        let found = filled(query, &map).unwrap_or_else(|Malformed(what)| what);
+        assert_eq!(found, expected, "{query} with {headers:?}");
+    }
+
+    #[test]
+    fn a_value_is_the_headers_and_stays_one() {
+        check(&[("k", b"abc")], "domain=d&a=@k", "domain=d&a=abc");
+        check(&[("k", b"abc")], "a=@K&b=1", "a=abc&b=1");
+        check(&[("k", b"x&peek=1")], "a=@k", "a=x%26peek%3D1");
+        check(&[("k", b"1 +%20")], "a=@k", "a=1%20%2B%2520");
+        check(&[("k", b"@k")], "a=@k", "a=%40k");
+        check(
+            &[("k", "\u{e9}\u{fe}".as_bytes())],
+            "a=@k",
+            "a=%C3%A9%C3%BE",
+        );
+    }
+
+    #[test]
+    fn a_header_that_was_not_sent_is_empty() {
+        check(&[], "a=@k&b=@k", "a=&b=");
+    }
+
+    #[test]
+    fn other_values_are_as_they_are() {
+        check(&[("k", b"v")], "&a=%40k&&b=c@k&@k&d=", "a=%40k&b=c@k&@k&d=");
+    }
+
+    #[test]
+    fn what_is_no_header_or_two_is_refused() {
+        let name = "@a b: after the @ must be the name of a header";
+        check(&[], "a=@a b", name);
+        let twice = "@k: the header is given twice, must be given once";
+        check(&[("k", b"1"), ("k", b"2")], "a=@k", twice);
+    }
+
+    #[test]
+    fn only_the_nearest_proxys_word_counts() {
+        let query = "a=@x-forwarded-for";
+        check(&[("x-forwarded-for", b"::1")], query, "a=%3A%3A1");
+        check(
+            &[("x-forwarded-for", b"fake, 10.0.0.1")],
+            query,
+            "a=10%2E0%2E0%2E1",
+        );
+        let lines: [(_, &[u8]); 2] = [("x-forwarded-for", b"fake"), ("x-forwarded-for", b"a, b")];
+        check(&lines, query, "a=b");
+    }
+
+    #[test]
+    fn a_path_is_without_its_query() {
+        let headers: [(_, &[u8]); 1] = [("x-forwarded-uri", b"/a?b?c")];
+        check(&headers, "p=@x-forwarded-uri", "p=%2Fa");
+    }
+}

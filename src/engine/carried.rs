@@ -1,0 +1,291 @@
+//! The buckets of keys whose callers carry the limit.
+//!
+//! Such a key is one time line: whoever asks says what a cell costs and how far the line may reach. Callers that say
+//! different things share it, so cells alone do not tell what was used: their price is noted beside them. The limit of
+//! the last admission is what the rounds go by.
+
+use std::sync::MutexGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::refund::Refunded;
+use super::shards::{Kept, Missed, Room, Shard, Shards};
+use super::table::Booked;
+use crate::pure::sync::{Share, Terrain, Trigger};
+use crate::pure::{Cells, Limit, Nanos, Span};
+
+/// One key.
+#[derive(Debug)]
+struct Bucket {
+    tat: Nanos,
+    /// Whether the fleet's level denies it.
+    mitigated: bool,
+    untold: Untold,
+}
+
+/// What the store has not been told of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Untold {
+    /// What the last cell was admitted under.
+    limit: Option<Limit>,
+    cells: Cells,
+    price: Span,
+    trigger: Option<Trigger>,
+    in_flight: bool,
+}
+
+impl Kept for Bucket {
+    fn pending(&self) -> Cells {
+        self.untold.cells
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.untold.in_flight
+    }
+}
+
+impl Bucket {
+    const fn at(tat: Nanos, mitigated: bool) -> Self {
+        Self {
+            tat,
+            mitigated,
+            untold: Untold {
+                limit: None,
+                cells: Cells::ZERO,
+                price: Span::ZERO,
+                trigger: None,
+                in_flight: false,
+            },
+        }
+    }
+
+    fn missed(&self, now: Nanos) -> Missed {
+        (self.tat > now, 0, self.tat.since(now))
+    }
+}
+
+/// How a key stood before a check.
+#[derive(Clone, Copy, Debug)]
+pub struct Stood {
+    /// Its TAT.
+    pub tat: Nanos,
+    /// Whether the fleet's level denied it.
+    pub mitigated: bool,
+}
+
+/// A bucket as it was when its cells were collected.
+#[derive(Clone, Copy, Debug)]
+pub struct Collected {
+    /// What was pending.
+    pub cells: Cells,
+    /// What that costs.
+    pub price: Span,
+    /// Its TAT, with those cells.
+    pub tat: Nanos,
+}
+
+/// The table. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Carried {
+    buckets: Shards<Bucket>,
+    /// Pods that may each be silent of their even share; 0 while everything is told.
+    silent_pods: AtomicU64,
+}
+
+impl Carried {
+    /// A table for at most `keys_max` keys.
+    pub fn new(keys_max: usize) -> Self {
+        Self {
+            buckets: Shards::new(keys_max),
+            silent_pods: AtomicU64::new(0),
+        }
+    }
+
+    /// Keys held.
+    pub fn held(&self) -> u64 {
+        self.buckets.held()
+    }
+
+    /// How the key stands, if it is held.
+    pub fn look(&self, name: u128) -> Option<Stood> {
+        let shard = self.shard(name);
+        shard.get(&name).map(|bucket| Stood {
+            tat: bucket.tat,
+            mitigated: bucket.mitigated,
+        })
+    }
+
+    /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it stood before. One that is
+    /// not held starts as `opening`, and is kept once it is moved.
+    pub fn admit(
+        &self,
+        name: u128,
+        now: Nanos,
+        opening: impl FnOnce() -> Stood,
+        step: impl FnOnce(Nanos) -> Option<Nanos>,
+    ) -> (Stood, Room) {
+        let mut shard = self.shard(name);
+        if let Some(bucket) = shard.get_mut(&name) {
+            let stood = Stood {
+                tat: bucket.tat,
+                mitigated: bucket.mitigated,
+            };
+            bucket.tat = step(bucket.tat).unwrap_or(bucket.tat);
+            return (stood, Room::Free);
+        }
+        let stood = opening();
+        let room = match step(stood.tat) {
+            Some(tat) => {
+                let bucket = Bucket::at(tat, stood.mitigated);
+                let missed = |bucket: &Bucket| bucket.missed(now);
+                self.buckets.put(&mut shard, (name, bucket), missed)
+            }
+            None => Room::Free,
+        };
+        (stood, room)
+    }
+
+    /// Takes back what an admission just now cost.
+    pub fn give_back(&self, name: u128, price: Span, now: Nanos) {
+        if let Some(bucket) = self.shard(name).get_mut(&name) {
+            bucket.tat = bucket.tat.before(price).max(now);
+        }
+    }
+
+    /// Gives back cells, as far as they are used, and says how many of them the store may know of.
+    pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> Refunded {
+        let mut shard = self.shard(name);
+        let Some(bucket) = shard.get_mut(&name) else {
+            return Refunded::default();
+        };
+        let before = bucket.tat.max(now);
+        bucket.tat = before.before(limit.interval().times(cells)).max(now);
+        let given_back = before.since(bucket.tat).whole(limit.interval());
+        let untold = bucket.untold.cells.min(given_back);
+        bucket.untold.cells = bucket.untold.cells.less(untold);
+        bucket.untold.price = match bucket.untold.cells {
+            Cells::ZERO => Span::ZERO,
+            _ => bucket.untold.price.less(limit.interval().times(untold)),
+        };
+        Refunded {
+            untold,
+            told: given_back.less(untold),
+        }
+    }
+
+    /// Notes cells as admitted under `limit` and not yet told.
+    pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booked {
+        let mut shard = self.shard(name);
+        let Some(bucket) = shard.get_mut(&name) else {
+            return Booked::Left;
+        };
+        let untold = &mut bucket.untold;
+        let before = untold.cells;
+        untold.limit = Some(*limit);
+        untold.cells = before.plus(cells);
+        untold.price = untold.price.plus(limit.interval().times(cells));
+        let trigger = *untold.trigger.get_or_insert_with(|| self.opening(limit));
+        match trigger.is_crossed(before.get(), untold.cells.get()) {
+            true => Booked::Triggered,
+            false => Booked::Noted,
+        }
+    }
+
+    /// The limit of the key's last admission.
+    pub fn limit(&self, name: u128) -> Option<Limit> {
+        self.shard(name).get(&name)?.untold.limit
+    }
+
+    /// Collects what was noted of the key since the last time. It is in flight from then on and keeps its place until
+    /// [`Carried::land`]. `None` if it is not held.
+    pub fn collect(&self, name: u128) -> Option<Collected> {
+        let mut shard = self.shard(name);
+        let Bucket { tat, untold, .. } = shard.get_mut(&name)?;
+        untold.in_flight = true;
+        Some(Collected {
+            cells: std::mem::take(&mut untold.cells),
+            price: std::mem::take(&mut untold.price),
+            tat: *tat,
+        })
+    }
+
+    /// Collects what was noted of the key and is not to be told, and what it cost.
+    pub fn hush(&self, name: u128) -> (Cells, Span) {
+        let mut shard = self.shard(name);
+        match shard.get_mut(&name) {
+            Some(Bucket { untold, .. }) => (
+                std::mem::take(&mut untold.cells),
+                std::mem::take(&mut untold.price),
+            ),
+            None => (Cells::ZERO, Span::ZERO),
+        }
+    }
+
+    /// Ends the flight of the key, if it is in one, and sets at how many pending cells it wants to be collected. `true`
+    /// if as many are pending already.
+    pub fn land(&self, name: u128, trigger: Trigger, mitigated: Option<bool>) -> bool {
+        let mut shard = self.shard(name);
+        let Some(bucket) = shard.get_mut(&name) else {
+            return false;
+        };
+        bucket.mitigated = mitigated.unwrap_or(bucket.mitigated);
+        bucket.untold.in_flight = false;
+        bucket.untold.trigger = Some(trigger);
+        trigger.cells().is_some_and(|at| bucket.untold.cells >= at)
+    }
+
+    /// Moves the key to the TAT that `fold` makes of the one it has and of what is pending.
+    pub fn fold(&self, name: u128, fold: impl FnOnce(Nanos, Span) -> Nanos) {
+        if let Some(bucket) = self.shard(name).get_mut(&name) {
+            bucket.tat = fold(bucket.tat, bucket.untold.price);
+        }
+    }
+
+    /// Raises the key to where the fleet's level ends, with what is pending here. Whether it is held.
+    pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> bool {
+        match self.shard(name).get_mut(&name) {
+            Some(bucket) => {
+                bucket.tat = bucket.tat.max(ends.after(bucket.untold.price));
+                bucket.mitigated = mitigated;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Drops the key, and says what was not told of it.
+    pub fn remove(&self, name: u128) -> Cells {
+        self.buckets.remove(name)
+    }
+
+    /// What was noted of the key and not collected; `None` if it is not held.
+    pub fn pending(&self, name: u128) -> Option<Cells> {
+        self.buckets.pending(name)
+    }
+
+    /// The cells not told of all keys.
+    pub fn pending_in_all(&self) -> Cells {
+        self.buckets.pending_in_all()
+    }
+
+    /// Says how many pods may each be silent of their even share of a key; 0: none.
+    pub fn set_silent_pods(&self, pods: u64) {
+        // Ordering: Relaxed. A hint: with an older one a key is told a little earlier or later.
+        self.silent_pods.store(pods, Ordering::Relaxed);
+    }
+
+    /// At how many cells a new key of `limit` is noticed.
+    fn opening(&self, limit: &Limit) -> Trigger {
+        let terrain = Terrain {
+            accuracy: Share::NONE,
+            pods: self.silent_pods.load(Ordering::Relaxed),
+        };
+        let allowance = (terrain.pods > 0)
+            .then(|| terrain.allowance(limit))
+            .flatten();
+        allowance.map_or(Trigger::EACH, |allowance| allowance.trigger())
+    }
+
+    fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Bucket>> {
+        self.buckets.of(name)
+    }
+}

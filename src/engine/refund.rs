@@ -1,0 +1,94 @@
+//! Cells that a caller gives back: it was charged for what did not happen after all.
+//!
+//! A refund empties a bucket, never beyond empty. Cells of it that no store was told of are simply not told. The rest
+//! is left for the rounds, which know what this pod was silent of and give the store back what it was told.
+
+use crossbeam_queue::ArrayQueue;
+
+use super::admit::Asked;
+use super::check::allows;
+use super::snapshot::Snapshot;
+use super::stats::Stat;
+use super::table::Touched;
+use super::{Engine, Hit};
+use crate::pure::sync::{Family, StoreKey};
+use crate::pure::{Cells, Moment, Nanos};
+
+/// Refunds that wait for the rounds. What comes beyond them stays with this pod.
+const REFUNDS_MAX: usize = 16_384;
+
+/// What became of cells that were given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refunded {
+    /// Those the store was not told of, and will not be.
+    pub untold: Cells,
+    /// Those it may have been told of.
+    pub told: Cells,
+}
+
+/// Refunds of which the store may have to be told.
+#[derive(Debug)]
+pub struct Refunds(ArrayQueue<(StoreKey, Cells)>);
+
+impl Default for Refunds {
+    fn default() -> Self {
+        Self(ArrayQueue::new(REFUNDS_MAX))
+    }
+}
+
+impl Refunds {
+    /// Everything that is there.
+    pub fn drain(&self) -> impl Iterator<Item = (StoreKey, Cells)> {
+        (0..self.0.len()).map_while(|_| self.0.pop())
+    }
+}
+
+impl Engine {
+    /// Gives back what a check that passes refunds.
+    pub(super) fn refund_all(&self, snapshot: &Snapshot, hits: &mut [Hit], moment: Moment) {
+        debug_assert!(allows(snapshot, hits), "a denied check changes nothing");
+        for hit in hits.iter_mut().filter(|hit| hit.refund) {
+            if let Some(asked) = self.asked(snapshot, hit, moment) {
+                self.refund(&asked, hit.cost);
+                (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
+                hit.standing.allowed = true;
+            }
+        }
+    }
+
+    fn refund(&self, asked: &Asked<'_>, cost: Cells) {
+        let Refunded { untold, told } = match asked.state.family {
+            Family::Level => self.refund_level(asked, cost),
+            Family::Carried => {
+                let now = asked.moment.now;
+                self.carried.refund(asked.name, &asked.limit, cost, now)
+            }
+            Family::Window => self.windows.refund(&asked.window(), cost),
+        };
+        if asked.state.reported {
+            self.stats.count(Stat::CellsRefunded, untold.get());
+            if told > Cells::ZERO && self.refunds.0.push((asked.store_key(), told)).is_ok() {
+                self.wanting.ring();
+            }
+        }
+    }
+
+    fn refund_level(&self, asked: &Asked<'_>, cost: Cells) -> Refunded {
+        let (now, interval) = (asked.moment.now, asked.limit.interval());
+        let price = interval.times(cost);
+        let key = self.table_key(asked);
+        let step = |tat: Nanos| {
+            let after = tat.before(price).max(now).max(Nanos::new(1));
+            ((after < tat).then_some(after), tat.since(after))
+        };
+        let Touched::Held(emptied, tenancy) = self.table.touch(&key, step) else {
+            return Refunded::default();
+        };
+        let given_back = emptied.whole(interval);
+        let untold = self.table.unbook(&tenancy, given_back);
+        Refunded {
+            untold,
+            told: given_back.less(untold),
+        }
+    }
+}

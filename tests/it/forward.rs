@@ -1,0 +1,160 @@
+//! `GET /v1/forward`: what a proxy asks, with the values in headers.
+
+use super::client::{Client, Response, request};
+use super::sidecar::Setup;
+
+const RULES: &str = r#"
+- domain: edge
+  descriptors:
+    - { key: api_key, rate_limit: 2/day }
+    - { key: remote_address, rate_limit: 2/day }
+    - { key: path, rate_limit: 2/day }
+    - { key: a, descriptors: [{ key: b, rate_limit: 2/day }] }
+"#;
+
+const BY_KEY: &str = "/v1/forward?domain=edge&api_key=@x-api-key";
+
+fn ask(client: &mut Client, path: &str, headers: &[&str]) -> Response {
+    client.request("GET", path, headers, b"")
+}
+
+/// Asks once with each of these headers.
+fn statuses<const N: usize>(client: &mut Client, path: &str, headers: [&str; N]) -> [u16; N] {
+    headers.map(|header| ask(client, path, &[header]).status)
+}
+
+#[test]
+fn each_value_of_the_header_has_a_bucket() {
+    let sidecar = Setup::rules(RULES).start();
+    for door in sidecar.doors("http") {
+        let mut client = door.connect();
+        let [one, other] =
+            ["one", "other"].map(|name| format!("X-Api-Key: {name}-{}", door.kind()));
+        let headers = [&one[..], &one, &one, &other, &one];
+        let found = statuses(&mut client, BY_KEY, headers);
+        assert_eq!(found, [200, 200, 429, 200, 429]);
+        let denied = ask(&mut client, &format!("{BY_KEY}&deny_status=403"), &[&one]);
+        assert_eq!(denied.status, 403);
+        assert!(denied.header("retry-after").is_some(), "{denied:?}");
+        assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
+    }
+}
+
+/// It is the same check as with the value in the query.
+#[test]
+fn it_shares_its_bucket_with_the_other_forms() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let encoded = "/v1/check?domain=edge&api_key=a%26peek%3Dtrue%20%2525";
+    let header = ["X-Api-Key: a&peek=true %25"];
+    assert_eq!(statuses(&mut client, BY_KEY, header), [200]);
+    assert_eq!(client.get(encoded).status, 200);
+    assert_eq!(statuses(&mut client, BY_KEY, header), [429]);
+    assert_eq!(client.get(encoded).status, 429);
+    // And without an @, it is the other form.
+    let plain = "/v1/forward?domain=edge&api_key=a%26peek%3Dtrue%20%2525";
+    assert_eq!(client.get(plain).status, 429);
+    // There, an @ means nothing.
+    let literal = "/v1/check?domain=edge&api_key=@x-api-key";
+    let found = [0; 3].map(|_| ask(&mut client, literal, &["X-Api-Key: other"]).status);
+    assert_eq!(found, [200, 200, 429]);
+}
+
+#[test]
+fn requests_without_the_header_share_a_bucket() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let found = statuses(&mut client, BY_KEY, ["X-Api-Key: ", "Other: 1", "Other: 2"]);
+    assert_eq!(found, [200, 200, 429]);
+}
+
+#[test]
+fn entries_keep_their_order() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let path = "/v1/forward?a=fixed&deny_status=401&b=@x-b&domain=edge";
+    let found = statuses(&mut client, path, ["X-B: 1", "X-B: 1", "X-B: 1", "X-B: 2"]);
+    assert_eq!(found, [200, 200, 401, 200]);
+}
+
+/// The headers that Traefik's forwardAuth adds, and one that a client made up before them.
+#[test]
+fn what_traefik_sends() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let path = "/v1/forward?domain=edge&remote_address=@x-forwarded-for";
+    let found = [1, 2, 3].map(|nth| {
+        let forwarded_for = format!("X-Forwarded-For: 198.51.100.{nth}, 192.0.2.7");
+        let headers = [
+            &forwarded_for,
+            "X-Forwarded-Method: POST",
+            "X-Forwarded-Proto: https",
+            "X-Forwarded-Host: example.org",
+            "X-Forwarded-Uri: /orders?page=1",
+            "User-Agent: someone",
+            "Accept-Encoding: gzip",
+        ];
+        ask(&mut client, path, &headers).status
+    });
+    assert_eq!(found, [200, 200, 429]);
+    let path = "/v1/forward?domain=edge&path=@x-forwarded-uri";
+    let uris = ["?a", "?b", ""].map(|query| format!("X-Forwarded-Uri: /orders{query}"));
+    let found = statuses(&mut client, path, [&uris[0], &uris[1], &uris[2]]);
+    assert_eq!(found, [200, 200, 429]);
+}
+
+#[test]
+fn what_no_limit_can_be_kept_for_is_refused_and_counted() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let long = format!("X-Api-Key: {}", "x".repeat(1025));
+    let cases: [(&str, &[&str], &str); 6] = [
+        (BY_KEY, &["X-Api-Key: 1", "X-Api-Key: 2"], "given twice"),
+        (BY_KEY, &[&long], "at most 1024 bytes"),
+        ("/v1/forward?domain=edge&api_key=@", &[], "name of a header"),
+        (
+            "/v1/forward?domain=edge&api_key=@a(b)",
+            &[],
+            "name of a header",
+        ),
+        ("/v1/forward?domain=edge", &[], "no entry given"),
+        ("/v1/forward", &[], "no entry given"),
+    ];
+    let count = cases.len();
+    for (path, headers, what) in cases {
+        let refused = ask(&mut client, path, headers);
+        assert_eq!(refused.status, 400, "{path}: {}", refused.text());
+        assert!(
+            refused.message().contains(what),
+            "{path}: {}",
+            refused.text()
+        );
+    }
+    // Bytes that are no text.
+    let mut bytes = request("GET", BY_KEY, &["X-Api-Key: ~"], b"");
+    let place = bytes.iter().position(|byte| *byte == b'~').unwrap();
+    bytes[place] = 0xff;
+    client.send(&bytes);
+    let refused = client.response();
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    let malformed = sidecar
+        .metrics()
+        .of("ratelimit_requests_malformed_total", &[("door", "http")]);
+    let expected = u32::try_from(count + 1).unwrap();
+    assert_eq!(malformed, f64::from(expected));
+}
+
+#[test]
+fn it_is_asked_with_get_only() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        let refused = client.request(method, BY_KEY, &[], b"");
+        assert_eq!(refused.status, 405, "{method}: {}", refused.text());
+        assert_eq!(refused.header("allow"), Some("GET"));
+    }
+    // A body that comes along is not read as anything.
+    let answer = client.request("GET", BY_KEY, &["X-Api-Key: body"], b"{}");
+    assert_eq!(answer.status, 200);
+    assert_eq!(ask(&mut client, BY_KEY, &["X-Api-Key: body"]).status, 200);
+}
