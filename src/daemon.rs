@@ -17,6 +17,7 @@ use crate::admin::health::Health;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
 use crate::config::{Address, Config};
+use crate::doors::grpc::Grpc;
 use crate::doors::http::Http;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
@@ -26,7 +27,8 @@ use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError};
 use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
 use crate::wire::http1::Http1;
-use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener};
+use crate::wire::http2::Http2;
+use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
 
 /// How often the calendar is put right and the metrics are tidied.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
@@ -151,6 +153,13 @@ impl Shared<'_> {
             config.bounds,
             self.strict(config),
         );
+        let grpc = Grpc::new(
+            (Arc::clone(self.engine), Arc::clone(self.telemetry)),
+            &config.headers,
+            config.bounds,
+            self.strict(config),
+            self.drain.clone(),
+        );
         let resp = self.resp(config)?;
         let health = Health {
             engine: Arc::clone(self.engine),
@@ -158,39 +167,33 @@ impl Shared<'_> {
             status: Arc::clone(self.status),
         };
         let api = self.api(config)?;
+        let listen = &config.listen;
+        let mut opening = Opening {
+            shared: self,
+            unix_mode: listen.unix_mode,
+            at: Vec::new(),
+            doors: Vec::new(),
+        };
+        // Those for checks share their connections; the pages have some of their own.
+        let checks = || Arc::clone(self.permits);
         let pages = || Arc::new(Semaphore::new(PAGES_CONNECTIONS_MAX));
-        let mut at = Vec::new();
-        let mut doors: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
-        for address in &config.listen.http {
-            let listener = bound("http", address, config, &mut at).await?;
-            doors.push(Box::pin(
-                self.door("http", Arc::clone(self.permits))
-                    .serve(listener, Http1(http.clone())),
-            ));
-        }
-        for address in &config.listen.resp {
-            let listener = bound("resp", address, config, &mut at).await?;
-            doors.push(Box::pin(
-                self.door("resp", Arc::clone(self.permits))
-                    .serve(listener, resp.clone()),
-            ));
-        }
-        for address in &config.listen.metrics {
-            let listener = bound("metrics", address, config, &mut at).await?;
-            doors.push(Box::pin(
-                self.door("metrics", pages())
-                    .serve(listener, Http1(health.clone())),
-            ));
-        }
-        for address in &config.listen.admin {
-            let listener = bound("admin", address, config, &mut at).await?;
-            doors.push(Box::pin(
-                self.door("admin", pages())
-                    .serve(listener, Http1(api.clone())),
-            ));
-        }
-        let doors = doors.into_iter().map(tokio::spawn).collect();
-        Ok(Opened { at, doors })
+        opening
+            .open(("http", &listen.http), checks, Http1(http))
+            .await?;
+        opening
+            .open(("grpc", &listen.grpc), checks, Http2(grpc))
+            .await?;
+        opening.open(("resp", &listen.resp), checks, resp).await?;
+        opening
+            .open(("metrics", &listen.metrics), pages, Http1(health))
+            .await?;
+        opening
+            .open(("admin", &listen.admin), pages, Http1(api))
+            .await?;
+        Ok(Opened {
+            at: opening.at,
+            doors: opening.doors.into_iter().map(tokio::spawn).collect(),
+        })
     }
 
     fn strict(&self, config: &Config) -> Strict {
@@ -234,6 +237,33 @@ impl Shared<'_> {
             open: self.telemetry.gauge(CONNECTIONS, &[name]),
             refused: self.telemetry.counter(CONNECTIONS_REFUSED, &[name]),
         }
+    }
+}
+
+/// Doors that are bound and not served yet.
+struct Opening<'a> {
+    shared: &'a Shared<'a>,
+    unix_mode: u32,
+    at: Vec<(&'static str, Address)>,
+    doors: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Opening<'_> {
+    /// Binds the addresses of one door.
+    async fn open(
+        &mut self,
+        (name, addresses): (&'static str, &[Address]),
+        permits: impl Fn() -> Arc<Semaphore>,
+        speaker: impl Speak,
+    ) -> Result<(), BindError> {
+        for address in addresses {
+            let listener = Listener::bind(address, self.unix_mode).await?;
+            self.at.push((name, listener.address()));
+            let door = self.shared.door(name, permits());
+            self.doors
+                .push(Box::pin(door.serve(listener, speaker.clone())));
+        }
+        Ok(())
     }
 }
 
@@ -387,17 +417,6 @@ fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, DaemonError> {
         path: path.to_owned(),
         source,
     })
-}
-
-async fn bound(
-    door: &'static str,
-    address: &Address,
-    config: &Config,
-    at: &mut Vec<(&'static str, Address)>,
-) -> Result<Listener, BindError> {
-    let listener = Listener::bind(address, config.listen.unix_mode).await?;
-    at.push((door, listener.address()));
-    Ok(listener)
 }
 
 /// Says where it listens, what it loaded, and what to try.

@@ -1,4 +1,6 @@
-//! What the doors' benchmark measures with: the floor, and the load.
+//! What the doors' benchmark measures with: the floors, and the load.
 
 pub mod floor;
+pub mod floor_grpc;
 pub mod requests;
+pub mod wire;

@@ -5,34 +5,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-const KEYS: usize = 1_000;
+use super::wire::{KEYS, Requests};
+
 /// Bytes of an answer.
 const ANSWER_MAX: usize = 4_096;
-
-/// Checks of a thousand keys, as they go over the wire.
-#[derive(Clone)]
-pub struct Requests(Arc<[Vec<u8>]>);
-
-impl Requests {
-    pub fn new() -> Self {
-        let request = |key| {
-            let body = format!(
-                r#"{{"domain":"bench","descriptors":[{{"entries":[{{"key":"client","value":"client-{key:017}"}}]}}]}}"#
-            );
-            let head = format!(
-                "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-                body.len()
-            );
-            (head + &body).into_bytes()
-        };
-        Self((0..KEYS).map(request).collect())
-    }
-}
 
 /// Where a server listens, and which process it is.
 pub struct Target {
@@ -124,14 +104,15 @@ pub struct Measured {
 /// One answer, whole.
 pub fn sample(target: &Target, requests: &Requests) -> Vec<u8> {
     let mut stream = target.connect();
-    let mut answer = vec![0; ANSWER_MAX];
-    let mut got = 0;
-    stream.write_all(&requests.0[0]).expect("a request is sent");
+    let mut asking = Asking::new(requests, 0);
+    stream
+        .write_all(asking.hello())
+        .expect("a greeting is sent");
+    stream.write_all(asking.next()).expect("a request is sent");
     loop {
-        got += stream.read(&mut answer[got..]).expect("an answer comes");
-        if let Some(length) = answer_bytes(&answer[..got]) {
-            answer.truncate(length);
-            return answer;
+        let more = stream.read(asking.room()).expect("an answer comes");
+        if let Some(length) = asking.got(more) {
+            return asking.answer[..length].to_vec();
         }
     }
 }
@@ -156,28 +137,88 @@ pub fn run(target: &Target, requests: &Requests, connections: usize, length: Dur
     }
 }
 
+/// One connection: its next request, and what came of the last.
+struct Asking<'a> {
+    requests: &'a Requests,
+    key: usize,
+    sequence: u32,
+    request: Vec<u8>,
+    answer: [u8; ANSWER_MAX],
+    got: usize,
+}
+
+impl<'a> Asking<'a> {
+    fn new(requests: &'a Requests, first: usize) -> Self {
+        Self {
+            requests,
+            key: first,
+            sequence: 0,
+            request: Vec::new(),
+            answer: [0; ANSWER_MAX],
+            got: 0,
+        }
+    }
+
+    /// What a connection begins with.
+    fn hello(&self) -> &'a [u8] {
+        self.requests.hello()
+    }
+
+    /// The next request.
+    fn next(&mut self) -> &[u8] {
+        self.request.clear();
+        self.requests
+            .write(self.key % KEYS, self.sequence, &mut self.request);
+        self.key += 1;
+        self.sequence += 1;
+        &self.request
+    }
+
+    /// Where to read to.
+    fn room(&mut self) -> &mut [u8] {
+        &mut self.answer[self.got..]
+    }
+
+    /// Takes what was read. How long the answer was, once it is whole.
+    fn got(&mut self, more: usize) -> Option<usize> {
+        assert!(more > 0, "the server closed the connection");
+        self.got += more;
+        let length = self.requests.answer_bytes(&self.answer[..self.got])?;
+        Some(length).filter(|length| *length <= self.got)
+    }
+
+    /// Forgets an answer of that length.
+    fn done(&mut self, length: usize) {
+        self.answer.copy_within(length..self.got, 0);
+        self.got -= length;
+    }
+}
+
 /// One connection, no runtime: the nanoseconds each request took.
 fn ask(target: &Target, requests: &Requests, end: Instant) -> Vec<u32> {
     let mut stream = target.connect();
-    let mut answer = [0; ANSWER_MAX];
+    let mut asking = Asking::new(requests, 0);
+    stream
+        .write_all(asking.hello())
+        .expect("a greeting is sent");
     let mut times = Vec::new();
     let mut sent = Instant::now();
-    for request in requests.0.iter().cycle() {
-        stream.write_all(request).expect("a request is sent");
-        let mut got = 0;
-        while answer_bytes(&answer[..got]) != Some(got) {
-            let more = stream.read(&mut answer[got..]).expect("an answer comes");
-            assert!(more > 0, "the server closed the connection");
-            got += more;
+    loop {
+        stream.write_all(asking.next()).expect("a request is sent");
+        loop {
+            let more = stream.read(asking.room()).expect("an answer comes");
+            if let Some(length) = asking.got(more) {
+                asking.done(length);
+                break;
+            }
         }
         let now = Instant::now();
         times.push(nanos(now - sent));
         if now > end {
-            break;
+            return times;
         }
         sent = now;
     }
-    times
 }
 
 /// Many connections on one thread.
@@ -212,38 +253,32 @@ async fn ask_async(
     first: usize,
     end: Instant,
 ) -> Vec<u32> {
-    let mut answer = [0; ANSWER_MAX];
+    let mut asking = Asking::new(&requests, first);
+    let greeted = stream.write_all(asking.hello()).await;
+    greeted.expect("a greeting is sent");
     let mut times = Vec::new();
     let mut sent = Instant::now();
-    for request in requests.0.iter().cycle().skip(first) {
-        stream.write_all(request).await.expect("a request is sent");
-        let mut got = 0;
-        while answer_bytes(&answer[..got]) != Some(got) {
-            let more = stream.read(&mut answer[got..]).await;
-            let more = more.expect("an answer comes");
-            assert!(more > 0, "the server closed the connection");
-            got += more;
+    loop {
+        stream
+            .write_all(asking.next())
+            .await
+            .expect("a request is sent");
+        loop {
+            let more = stream.read(asking.room()).await.expect("an answer comes");
+            if let Some(length) = asking.got(more) {
+                asking.done(length);
+                break;
+            }
         }
         let now = Instant::now();
         times.push(nanos(now - sent));
         if now > end {
-            break;
+            return times;
         }
         sent = now;
     }
-    times
 }
 
 fn nanos(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
-}
-
-/// How long the answer is that begins these bytes, once its head is there.
-fn answer_bytes(bytes: &[u8]) -> Option<usize> {
-    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
-    let name = b"content-length: ";
-    let at = bytes.windows(name.len()).position(|part| part == name)? + name.len();
-    let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit());
-    let length = digits.fold(0, |length, digit| length * 10 + usize::from(digit - b'0'));
-    Some(head + length)
 }

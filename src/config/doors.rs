@@ -30,11 +30,12 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
 
     let doors = [&http, &grpc, &resp, &metrics, &admin];
     once_each(check, doors.into_iter().flatten().flatten());
-    // A password keeps strangers from using limits up; a check over HTTP has none.
+    // A password keeps strangers from using limits up; the other checks have none.
     let guarded = resp_password_file.is_some();
     let resp_open = resp.iter().flatten().filter(|_| !guarded);
-    for (address, spot) in http
-        .iter()
+    for (address, spot) in [&http, &grpc]
+        .into_iter()
+        .flatten()
         .flatten()
         .chain(resp_open)
         .filter(|(address, _)| !address.is_local())
@@ -54,11 +55,6 @@ pub fn listen(check: &mut Check<'_>, root: &Spot, raw: &Field<RawListen>) -> Lis
             );
             check.fault(spot, text);
         }
-    }
-    if let Some((_, first)) = grpc.iter().flatten().next() {
-        let spot = at.field("grpc").beside(first);
-        let text = "this version has no gRPC door yet: nothing listens there".to_owned();
-        check.warn(&spot, text);
     }
     let addresses = |placed: Option<Vec<Placed>>, default| match placed {
         Some(placed) => placed.into_iter().map(|(address, _)| address).collect(),

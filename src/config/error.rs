@@ -61,14 +61,6 @@ impl Spot {
         Self { place, ..self }
     }
 
-    /// The same field, where `other` is.
-    pub(super) fn beside(self, other: &Self) -> Self {
-        Self {
-            path: self.path,
-            ..other.clone()
-        }
-    }
-
     /// The field `name` below this one, as yet at the same place.
     pub(super) fn field(&self, name: &str) -> Self {
         let dot = if self.path.is_empty() { "" } else { "." };

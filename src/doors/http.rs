@@ -1,5 +1,5 @@
 //! Checks over HTTP/1.1: `POST /v1/check` with a JSON body, `GET /v1/check` with a query, `GET /v1/forward` with a
-//! query that takes values from the headers (`forward.rs`).
+//! query that takes values from the headers (`forward.rs`), and `POST /json` as envoyproxy/ratelimit has it.
 //!
 //! A check that has to wait for the store (`strict.rs`) keeps its request: it is read again to be answered.
 
@@ -16,8 +16,9 @@ use hyper::service::Service;
 use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
-use super::encode::{self, HeaderStyles, Telling};
+use super::encode::{self, Form, Telling};
 use super::forward;
+use super::headers::HeaderStyles;
 use super::strict::{Late, Strict};
 use crate::clock::Clock;
 use crate::config::{Bounds, HeaderStyle};
@@ -25,7 +26,7 @@ use crate::engine::{Answer, Begun, Engine, Plan};
 use crate::pure::{Check, Moment};
 use crate::telemetry::Telemetry;
 use crate::wire::decode::{self, Asked, Malformed};
-use crate::wire::{Reply, method_refusal, refusal};
+use crate::wire::{Reply, envoy, method_refusal, refusal};
 
 /// The HTTP door's service.
 #[derive(Clone, Debug)]
@@ -60,8 +61,17 @@ impl Http {
         }))
     }
 
+    fn read(&self, body: Incoming, headers: HeaderMap, sent: fn(Bytes) -> Sent) -> Answering {
+        Answering::Reading {
+            door: self.clone(),
+            headers,
+            body: Reading::new(body, self.0.bounds.body_bytes_max),
+            sent,
+        }
+    }
+
     /// Decides what was asked, at once if that can be.
-    fn answer(&self, sent: Sent, headers: HeaderMap) -> Result<Reply, Late> {
+    fn answer(&self, sent: Sent, headers: HeaderMap) -> Result<Reply, Late<Reply>> {
         let begun = self.0.begin(&sent, headers);
         begun.map_err(|asking| Late::new(self.clone().ask(sent, asking)))
     }
@@ -82,8 +92,8 @@ impl Http {
         let told = match inner.strict.decide(&inner.engine, plan, again).await {
             Ok((answer, moment)) => sent.asked().and_then(|asked| {
                 asked.check(inner.bounds.key_bytes_max, |check| {
-                    let deny_status = deny_status(&asked);
-                    inner.tell(check, &answer, (headers, deny_status), (began, moment))
+                    let telling = inner.telling(&sent, &asked, moment);
+                    inner.tell(check, &answer, (headers, telling), began)
                 })
             }),
             Err(malformed) => Err(malformed),
@@ -93,8 +103,13 @@ impl Http {
 }
 
 /// A check as it came in.
-enum Sent {
+#[derive(Debug)]
+pub enum Sent {
+    /// In JSON.
     Body(Bytes),
+    /// In Envoy's JSON.
+    Envoy(Bytes),
+    /// In a query.
     Query(Uri),
     /// A query with values of headers in it.
     Forwarded(String),
@@ -104,8 +119,17 @@ impl Sent {
     fn asked(&self) -> Result<Asked<'_>, Malformed> {
         match self {
             Self::Body(body) => decode::from_json(body),
+            Self::Envoy(body) => envoy::from_json(body),
             Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
             Self::Forwarded(query) => decode::from_query(query),
+        }
+    }
+
+    /// How its answer is to look.
+    const fn form(&self) -> Form {
+        match self {
+            Self::Body(_) | Self::Query(_) | Self::Forwarded(_) => Form::Own,
+            Self::Envoy(_) => Form::Envoy,
         }
     }
 }
@@ -125,11 +149,7 @@ impl Service<Request<Incoming>> for Http {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (head, body) = request.into_parts();
         match (head.uri.path(), &head.method) {
-            ("/v1/check", &Method::POST) => Answering::Reading {
-                door: self.clone(),
-                headers: head.headers,
-                body: Reading::new(body, self.0.bounds.body_bytes_max),
-            },
+            ("/v1/check", &Method::POST) => self.read(body, head.headers, Sent::Body),
             ("/v1/check", &Method::GET) => {
                 Answering::of(self.answer(Sent::Query(head.uri), head.headers))
             }
@@ -141,6 +161,8 @@ impl Service<Request<Incoming>> for Http {
                 }
             }
             ("/v1/forward", _) => Answering::at_once(method_refusal("GET")),
+            ("/json", &Method::POST) => self.read(body, head.headers, Sent::Envoy),
+            ("/json", _) => Answering::at_once(method_refusal("POST")),
             _ => Answering::at_once(refusal(
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",
@@ -163,9 +185,11 @@ pub enum Answering {
         headers: HeaderMap,
         /// What is read.
         body: Reading,
+        /// What it then is.
+        sent: fn(Bytes) -> Sent,
     },
     /// The store has to be asked first.
-    Late(Late),
+    Late(Late<Reply>),
 }
 
 impl Answering {
@@ -173,7 +197,7 @@ impl Answering {
         Self::AtOnce(future::ready(Ok(reply)))
     }
 
-    fn of(answer: Result<Reply, Late>) -> Self {
+    fn of(answer: Result<Reply, Late<Reply>>) -> Self {
         answer.map_or_else(Self::Late, Self::at_once)
     }
 }
@@ -190,8 +214,9 @@ impl Future for Answering {
                     door,
                     headers,
                     body,
+                    sent,
                 } => match ready!(Pin::new(body).poll(context)) {
-                    Ok(body) => match door.answer(Sent::Body(body), std::mem::take(headers)) {
+                    Ok(body) => match door.answer(sent(body), std::mem::take(headers)) {
                         Ok(reply) => return Poll::Ready(Ok(reply)),
                         Err(late) => late,
                     },
@@ -213,8 +238,8 @@ impl Inner {
             asked.check(self.bounds.key_bytes_max, |check| {
                 match self.engine.begin(check, moment) {
                     Begun::Decided(answer) => {
-                        let telling = (headers, deny_status(&asked));
-                        Ok(self.tell(check, &answer, telling, (moment, moment)))
+                        let telling = self.telling(sent, &asked, moment);
+                        Ok(self.tell(check, &answer, (headers, telling), moment))
                     }
                     Begun::Asking(plan) => Err(Asking {
                         plan,
@@ -227,22 +252,27 @@ impl Inner {
         begun.unwrap_or_else(|malformed| Ok(self.refuse(&malformed)))
     }
 
-    /// Counts and encodes what was decided, between when it began and when it was.
+    /// How what was decided at `moment` is to be told.
+    fn telling(&self, sent: &Sent, asked: &Asked<'_>, moment: Moment) -> Telling {
+        Telling {
+            form: sent.form(),
+            styles: self.styles,
+            deny_status: deny_status(asked),
+            moment,
+        }
+    }
+
+    /// Counts and encodes what was decided.
     fn tell(
         &self,
         check: &Check<'_>,
         answer: &Answer,
-        (headers, deny_status): (HeaderMap, Option<StatusCode>),
-        (began, moment): (Moment, Moment),
+        (headers, telling): (HeaderMap, Telling),
+        began: Moment,
     ) -> Reply {
         let taken = self.clock.since(began.now);
         self.telemetry.check_duration.record(taken);
         self.telemetry.decided(answer);
-        let telling = Telling {
-            styles: self.styles,
-            deny_status,
-            moment,
-        };
         encode::response(headers, check, answer, telling)
     }
 

@@ -7,7 +7,11 @@
 
 mod body;
 mod encode;
+mod envoy;
+mod envoy_json;
 mod forward;
+pub mod grpc;
+mod headers;
 pub mod http;
 mod json;
 pub mod resp;

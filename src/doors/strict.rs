@@ -18,7 +18,6 @@ use crate::engine::errand::{Errand, Undone};
 use crate::engine::{Answer, Begun, Desk, Engine, Plan};
 use crate::pure::Moment;
 use crate::pure::sync::{Take, Taken};
-use crate::wire::Reply;
 
 /// How to ask the store.
 #[derive(Clone, Debug)]
@@ -129,24 +128,24 @@ impl Pending {
 }
 
 /// An answer that waits for the store.
-pub struct Late(Pin<Box<dyn Future<Output = Reply> + Send>>);
+pub struct Late<R>(Pin<Box<dyn Future<Output = R> + Send>>);
 
-impl Late {
-    pub(super) fn new(reply: impl Future<Output = Reply> + Send + 'static) -> Self {
+impl<R> Late<R> {
+    pub(super) fn new(reply: impl Future<Output = R> + Send + 'static) -> Self {
         Self(Box::pin(reply))
     }
 }
 
-impl fmt::Debug for Late {
+impl<R> fmt::Debug for Late<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Late")
     }
 }
 
-impl Future for Late {
-    type Output = Reply;
+impl<R> Future for Late<R> {
+    type Output = R;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
         self.0.as_mut().poll(context)
     }
 }
@@ -160,12 +159,14 @@ mod tests {
     use hyper::header::HeaderMap;
 
     use super::*;
-    use crate::doors::encode::{self, HeaderStyles, Telling};
+    use crate::doors::encode::{self, Form, Telling};
+    use crate::doors::headers::HeaderStyles;
     use crate::engine::errand::Report;
     use crate::engine::{FleetKey, Setup};
     use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec};
     use crate::pure::sync::{Family, StoreKey, Terms, Told};
     use crate::pure::{Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit};
+    use crate::wire::Reply;
 
     const TAKE: Take = Take {
         key: StoreKey {
@@ -300,6 +301,7 @@ mod tests {
         };
         let (answer, moment) = strict.decide(engine, plan, begin).await.unwrap();
         let telling = Telling {
+            form: Form::Own,
             styles: HeaderStyles::new(&[]),
             deny_status,
             moment,

@@ -91,7 +91,7 @@ metrics! {
     RELOADS = Counter "ratelimit_config_reloads_total" ["outcome"]
         "Attempts to reload the configuration: applied, unchanged or refused.";
     CONNECTIONS = Gauge "ratelimit_connections" ["door"]
-        "Connections open, by door (http, resp, metrics, admin).";
+        "Connections open, by door (http, grpc, resp, metrics, admin).";
     CONNECTIONS_REFUSED = Counter "ratelimit_connections_refused_total" ["door"]
         "Connections refused because as many as allowed were open.";
     REQUESTS_MALFORMED = Counter "ratelimit_requests_malformed_total" ["door"]

@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use smallvec::SmallVec;
 
-use crate::pure::{Cells, Check, Descriptor, Entry};
+use crate::pure::{Cells, Check, Descriptor, Entry, Limit};
 
 /// Descriptors of one check.
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -19,47 +19,58 @@ pub const ENTRIES_MAX: usize = 32;
 pub struct Malformed(pub String);
 
 /// A check as it was sent.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked<'a> {
     #[serde(borrow)]
-    domain: Cow<'a, str>,
+    pub(super) domain: Cow<'a, str>,
     #[serde(default)]
-    hits_addend: u64,
+    pub(super) hits_addend: u64,
     #[serde(default)]
-    peek: bool,
+    pub(super) peek: bool,
     #[serde(borrow)]
-    descriptors: SmallVec<[AskedDescriptor<'a>; 1]>,
+    pub(super) descriptors: SmallVec<[AskedDescriptor<'a>; 1]>,
     /// The status of a denial, for proxies that do not know 429.
     #[serde(skip)]
     pub deny_status: Option<u16>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AskedDescriptor<'a> {
+pub(super) struct AskedDescriptor<'a> {
     #[serde(borrow)]
-    entries: SmallVec<[AskedEntry<'a>; 2]>,
-    hits_addend: Option<u64>,
+    pub(super) entries: SmallVec<[AskedEntry<'a>; 2]>,
+    pub(super) hits_addend: Option<u64>,
+    /// Envoy can give back what was used.
+    #[serde(skip)]
+    pub(super) refund: bool,
+    /// Envoy can carry a limit.
+    #[serde(skip)]
+    pub(super) limit: Option<Limit>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AskedEntry<'a> {
+pub(super) struct AskedEntry<'a> {
     #[serde(borrow)]
-    key: Cow<'a, str>,
+    pub(super) key: Cow<'a, str>,
     #[serde(borrow, default)]
-    value: Cow<'a, str>,
+    pub(super) value: Cow<'a, str>,
 }
 
 /// The check in a JSON body.
 pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
+    parse_json(body)
+}
+
+/// What a JSON body holds, or where it goes wrong.
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Malformed> {
     // As text first: bytes would be looked through for every string in them.
     let parsed = str::from_utf8(body).map(serde_json::from_str);
     parsed.ok().and_then(Result::ok).ok_or_else(|| {
         // Parsed once more, only now, to learn where it went wrong.
         let mut again = serde_json::Deserializer::from_slice(body);
-        match serde_path_to_error::deserialize::<_, Asked<'_>>(&mut again) {
+        match serde_path_to_error::deserialize::<_, T>(&mut again) {
             Err(error) if error.path().iter().next().is_some() => {
                 Malformed(format!("{}: {}", error.path(), error.inner()))
             }
@@ -71,13 +82,7 @@ pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
 
 /// The check in a query: one descriptor, entries in the order of the query.
 pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
-    let mut asked = Asked {
-        domain: Cow::Borrowed(""),
-        hits_addend: 0,
-        peek: false,
-        descriptors: SmallVec::new(),
-        deny_status: None,
-    };
+    let mut asked = Asked::default();
     let mut entries: SmallVec<[AskedEntry<'_>; 2]> = SmallVec::new();
     let mut reserved: SmallVec<[&str; 4]> = SmallVec::new();
     for pair in query
@@ -111,7 +116,7 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
     }
     asked.descriptors.push(AskedDescriptor {
         entries,
-        hits_addend: None,
+        ..AskedDescriptor::default()
     });
     Ok(asked)
 }
@@ -157,7 +162,7 @@ pub fn from_words<'a>(words: &[&'a [u8]]) -> Result<Asked<'a>, Malformed> {
         peek: peek || cost == Some(0),
         descriptors: SmallVec::from_iter([AskedDescriptor {
             entries,
-            hits_addend: None,
+            ..AskedDescriptor::default()
         }]),
         deny_status: None,
     })
@@ -237,8 +242,10 @@ impl Asked<'_> {
                 let (entries, after) = rest.split_at(descriptor.entries.len());
                 rest = after;
                 Descriptor {
+                    entries,
                     cost: descriptor.hits_addend.map(Cells::new),
-                    ..Descriptor::of(entries)
+                    refund: descriptor.refund,
+                    limit: descriptor.limit,
                 }
             })
             .collect();
@@ -253,19 +260,9 @@ impl Asked<'_> {
     fn bounded(&self, key_bytes_max: usize) -> Result<(), Malformed> {
         within(&self.domain, 1, key_bytes_max)
             .map_err(|wrong| Malformed(format!("domain: {wrong}")))?;
-        if !(1..=DESCRIPTORS_MAX).contains(&self.descriptors.len()) {
-            return Err(Malformed(format!(
-                "descriptors: must be 1 to {DESCRIPTORS_MAX}, are {}",
-                self.descriptors.len()
-            )));
-        }
+        count_descriptors(self.descriptors.len())?;
         for (index, descriptor) in self.descriptors.iter().enumerate() {
-            let count = descriptor.entries.len();
-            if !(1..=ENTRIES_MAX).contains(&count) {
-                return Err(Malformed(format!(
-                    "descriptors[{index}].entries: must be 1 to {ENTRIES_MAX}, are {count}"
-                )));
-            }
+            count_entries(index, descriptor.entries.len())?;
             for (nth, entry) in descriptor.entries.iter().enumerate() {
                 let part = |name| {
                     move |wrong| {
@@ -279,6 +276,26 @@ impl Asked<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a check may have that many descriptors.
+pub(super) fn count_descriptors(count: usize) -> Result<(), Malformed> {
+    match count {
+        1..=DESCRIPTORS_MAX => Ok(()),
+        _ => Err(Malformed(format!(
+            "descriptors: must be 1 to {DESCRIPTORS_MAX}, are {count}"
+        ))),
+    }
+}
+
+/// Whether a descriptor may have that many entries.
+pub(super) fn count_entries(index: usize, count: usize) -> Result<(), Malformed> {
+    match count {
+        1..=ENTRIES_MAX => Ok(()),
+        _ => Err(Malformed(format!(
+            "descriptors[{index}].entries: must be 1 to {ENTRIES_MAX}, are {count}"
+        ))),
     }
 }
 

@@ -67,18 +67,23 @@ impl Heads {
         (service, heads)
     }
 
-    /// Whether the client took too long. To be asked whenever the connection's task, always the same, is woken.
+    /// Whether there was no request yet.
+    pub fn none(&self) -> bool {
+        self.counted.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether the client took too long; asked on, it says so once for each time it did. To be asked whenever the connection's task, always the same, is woken.
     pub fn overdue(&mut self, context: &mut Context<'_>) -> bool {
         // Once armed, the timer need not be polled to be heard, and a look at it costs a request nothing.
         while !self.armed || self.timer.is_elapsed() {
             self.armed = true;
             if self.timer.as_mut().poll(context).is_ready() {
-                if self.looks.at(self.counted.load(Ordering::Relaxed)) {
-                    return true;
-                }
                 let next = Instant::now() + HEAD_TIMEOUT / LOOKS_MAX;
                 self.timer.as_mut().reset(next);
                 self.armed = false;
+                if self.looks.at(self.counted.load(Ordering::Relaxed)) {
+                    return true;
+                }
             }
         }
         false
@@ -101,7 +106,11 @@ impl Looks {
             false => 0,
         };
         self.seen = counted;
-        self.unmoved >= LOOKS_MAX
+        let late = self.unmoved >= LOOKS_MAX;
+        if late {
+            self.unmoved = 0;
+        }
+        late
     }
 }
 

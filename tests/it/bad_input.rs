@@ -456,7 +456,7 @@ fn odd_spellings_of_paths_are_not_found() {
     let paths = "/ /v1 /v1/ /v1/check/ /v1/checks /v1/chec //v1/check /v1//check /v1/check// /V1/check /v1/Check /v1/CHECK \
         /v1/%63heck /%761/check /v1%2fcheck /v1%2Fcheck /v1/check%20 /v1/check%00 /v1/check%0a /v1/check; /v1/check;x=y \
         /v1/./check /v1/../v1/check /./v1/check /../v1/check /v1/check/. /v1/check/.. /v1/check/../check /v2/check /v0/check \
-        /v1/check.json /v1/check.php /v1\\check /check /json /metrics /livez /readyz /healthcheck /admin/v1/status \
+        /v1/check.json /v1/check.php /v1\\check /check /json/ /jsons /Json /metrics /livez /readyz /healthcheck /admin/v1/status \
         /admin/v1/rules /admin/v1/usage /favicon.ico /.git/config /etc/passwd /../../etc/passwd /index.html \
         /v1/check~ /v1/check: /v1/check@x /v1/check! /v1/check$ /v1/check' /v1/check( /v1/check* /v1/check+ /v1/check, /v1/check=";
     let paths: Vec<&str> = paths.split_whitespace().collect();

@@ -77,11 +77,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// How long a read may take.
+    /// How long a read or a write may take.
     pub fn patience(&self, patience: Duration) {
+        let patience = Some(patience);
         match &self.stream {
-            Stream::Tcp(stream) => stream.set_read_timeout(Some(patience)),
-            Stream::Unix(stream) => stream.set_read_timeout(Some(patience)),
+            Stream::Tcp(stream) => stream
+                .set_read_timeout(patience)
+                .and_then(|()| stream.set_write_timeout(patience)),
+            Stream::Unix(stream) => stream
+                .set_read_timeout(patience)
+                .and_then(|()| stream.set_write_timeout(patience)),
         }
         .unwrap();
     }

@@ -1,0 +1,756 @@
+//! Checks over gRPC, with tonic's client, on TCP and on a Unix socket alike; health and reflection beside them.
+//!
+//! Limits are per day or slower where a test counts, so that nothing comes back while it does.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use prost::Message;
+use prost_types::{FileDescriptorProto, value::Kind};
+use siphasher::sip::SipHasher24;
+use tidegate::wire::proto::health::v1::health_check_response::ServingStatus;
+use tidegate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use tidegate::wire::proto::messages;
+use tidegate::wire::proto::rate_limit_descriptor::RateLimitOverride;
+use tidegate::wire::proto::rate_limit_response::rate_limit::Unit;
+use tidegate::wire::proto::rate_limit_response::{Code, DescriptorStatus};
+use tidegate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
+use tidegate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
+use tidegate::wire::proto::reflection::v1::{ServerReflectionRequest, ServerReflectionResponse};
+use tidegate::wire::proto::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
+};
+
+use super::client::Door;
+use super::rls::{Rls, SHOULD_RATE_LIMIT, descriptor, letter, request};
+use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
+
+pub const RULES: &str = r#"
+- domain: api
+  descriptors:
+    - { key: client, rate_limit: 3/day }
+    - { key: named, rate_limit: { name: gold, unit: week, requests_per_unit: 5 } }
+    - { key: multiplied, rate_limit: { unit: hour, requests_per_unit: 7, unit_multiplier: 6 } }
+    - { key: wide, rate_limit: 10/day }
+    - { key: free, rate_limit: { unlimited: true } }
+    - { key: closed, rate_limit: { unit: day, requests_per_unit: 0 } }
+    - { key: trial, shadow_mode: true, rate_limit: 1/day }
+    - { key: huge, rate_limit: { unit: day, requests_per_unit: 10000000000 } }
+"#;
+
+/// Where gRPC is listened on.
+pub const LISTEN: &str = r#"grpc: ["127.0.0.1:0", "unix:g.sock"]"#;
+
+pub fn start() -> Sidecar {
+    Setup::rules(RULES).listen_also(LISTEN).start()
+}
+
+fn tcp(sidecar: &Sidecar) -> Rls {
+    Rls::connect(&sidecar.door("grpc").unwrap())
+}
+
+/// The status of the only descriptor of a check.
+fn only(answer: &RateLimitResponse) -> &DescriptorStatus {
+    assert_eq!(answer.statuses.len(), 1, "{answer:?}");
+    &answer.statuses[0]
+}
+
+fn headers(answer: &RateLimitResponse) -> BTreeMap<&str, &str> {
+    let headers = answer.response_headers_to_add.iter();
+    headers
+        .map(|header| (header.key.as_str(), header.value.as_str()))
+        .collect()
+}
+
+/// Whether a check is refused as no valid one, in these words.
+fn check_refused(rls: &mut Rls, request: RateLimitRequest, words: &str) {
+    let status = rls.ask(request).expect_err("a refusal");
+    assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status:?}");
+    assert_eq!(status.message(), words);
+}
+
+#[test]
+fn the_burst_passes_and_the_next_is_denied_on_tcp_and_unix() {
+    let sidecar = start();
+    let doors = sidecar.doors("grpc");
+    assert_eq!(
+        doors.iter().map(Door::kind).collect::<Vec<_>>(),
+        ["tcp", "unix"]
+    );
+    for door in &doors {
+        assert_eq!(
+            Rls::connect(door).letters("client", door.kind(), 5),
+            "aaadd"
+        );
+    }
+}
+
+#[test]
+fn both_doors_have_one_count() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letters("client", "both", 2), "aa");
+    let path = "/v1/check?domain=api&client=both";
+    assert_eq!(sidecar.connect().get(path).status, 200);
+    assert_eq!(rls.letter("client", "both"), 'd');
+}
+
+#[test]
+fn a_status_has_the_limit_what_is_left_and_when_it_is_back() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let answer = rls.ask(request([descriptor(&[("named", "v")])])).unwrap();
+    let status = only(&answer);
+    let limit = status.current_limit.as_ref().unwrap();
+    assert_eq!(
+        (limit.name.as_str(), limit.requests_per_unit, limit.unit()),
+        ("gold", 5, Unit::Week)
+    );
+    assert_eq!((limit.unit_multiplier, status.limit_remaining), (None, 4));
+    let reset = status.duration_until_reset.unwrap();
+    assert_eq!((reset.seconds, reset.nanos), (7 * 86_400 / 5, 0));
+
+    let answer = rls
+        .ask(request([descriptor(&[("multiplied", "v")])]))
+        .unwrap();
+    let limit = only(&answer).current_limit.clone().unwrap();
+    assert_eq!(
+        (limit.name.as_str(), limit.unit(), limit.unit_multiplier),
+        ("", Unit::Hour, Some(6))
+    );
+
+    let answer = rls.ask(request([descriptor(&[("huge", "v")])])).unwrap();
+    let limit = only(&answer).current_limit.clone().unwrap();
+    assert_eq!(
+        (limit.requests_per_unit, only(&answer).limit_remaining),
+        (u32::MAX, u32::MAX)
+    );
+}
+
+#[test]
+fn statuses_are_in_the_order_of_descriptors_and_one_denies_all() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letters("client", "spent", 3), "aaa");
+    let answer = rls.ask(request([
+        descriptor(&[("wide", "v")]),
+        descriptor(&[("nothing", "v")]),
+        descriptor(&[("client", "spent")]),
+        descriptor(&[("free", "v")]),
+        descriptor(&[("trial", "v")]),
+    ]));
+    let answer = answer.unwrap();
+    assert_eq!(letter(&answer), 'd');
+    let codes: Vec<_> = answer.statuses.iter().map(DescriptorStatus::code).collect();
+    assert_eq!(
+        codes,
+        [Code::Ok, Code::Ok, Code::OverLimit, Code::Ok, Code::Ok]
+    );
+    let limited: Vec<_> = answer
+        .statuses
+        .iter()
+        .map(|status| status.current_limit.is_some())
+        .collect();
+    assert_eq!(limited, [true, false, true, false, true]);
+    let left: Vec<_> = answer
+        .statuses
+        .iter()
+        .map(|status| status.limit_remaining)
+        .collect();
+    assert_eq!(left, [10, 0, 0, u32::MAX, 1], "a denied check uses nothing");
+}
+
+#[test]
+fn a_shadow_rule_never_denies_and_a_closed_one_always() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letters("trial", "v", 3), "aaa");
+    assert_eq!(rls.letters("closed", "v", 2), "dd");
+    assert_eq!(rls.letters("nothing", "v", 2), "aa");
+    let unknown = RateLimitRequest {
+        domain: "unknown".to_owned(),
+        ..request([descriptor(&[("client", "v")])])
+    };
+    assert_eq!(letter(&rls.ask(unknown).unwrap()), 'a');
+}
+
+#[test]
+fn hits_are_the_requests_or_the_descriptors_and_a_present_zero_looks() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let mut left = |hits_addend, of_descriptor| {
+        let descriptor = RateLimitDescriptor {
+            hits_addend: of_descriptor,
+            ..descriptor(&[("wide", "hits")])
+        };
+        let answer = rls
+            .ask(RateLimitRequest {
+                hits_addend,
+                ..request([descriptor])
+            })
+            .unwrap();
+        (letter(&answer), only(&answer).limit_remaining)
+    };
+    assert_eq!(left(0, None), ('a', 9), "zero is one");
+    assert_eq!(left(3, None), ('a', 6));
+    assert_eq!(left(3, Some(1)), ('a', 5));
+    assert_eq!(left(3, Some(0)), ('a', 5), "a look");
+    assert_eq!(left(0, Some(6)), ('d', 5));
+    assert_eq!(left(0, Some(u64::MAX)), ('d', 5));
+    assert_eq!(left(u32::MAX, None), ('d', 5));
+    assert_eq!(left(5, None), ('a', 0));
+    assert_eq!(left(0, Some(0)), ('d', 0), "a look that finds nothing left");
+}
+
+#[test]
+fn a_refund_gives_back_and_never_more_than_was_used() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letters("client", "refund", 4), "aaad");
+    let mut refund = |hits| {
+        let descriptor = RateLimitDescriptor {
+            hits_addend: Some(hits),
+            is_negative_hits: true,
+            ..descriptor(&[("client", "refund")])
+        };
+        let answer = rls.ask(request([descriptor])).unwrap();
+        (letter(&answer), only(&answer).limit_remaining)
+    };
+    assert_eq!(refund(1), ('a', 1));
+    assert_eq!(refund(100), ('a', 3));
+    assert_eq!(rls.letters("client", "refund", 4), "aaad");
+}
+
+fn carried(requests_per_unit: u32, unit: RateLimitUnit, value: &str) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: unit.into(),
+            unit_multiplier: None,
+        }),
+        ..descriptor(&[("client", value)])
+    }
+}
+
+#[test]
+fn a_limit_that_the_caller_carries_holds_instead_of_the_rule() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let mut ask = |domain: &str, descriptor| {
+        let request = RateLimitRequest {
+            domain: domain.to_owned(),
+            ..request([descriptor])
+        };
+        let answer = rls.ask(request).unwrap();
+        let limit = only(&answer).current_limit.clone();
+        (
+            letter(&answer),
+            limit.map(|limit| (limit.requests_per_unit, limit.unit())),
+        )
+    };
+    let two = carried(2, RateLimitUnit::Day, "carried");
+    let seen: String = (0..3).map(|_| ask("api", two.clone()).0).collect();
+    assert_eq!(seen, "aad");
+    assert_eq!(ask("api", two.clone()).1, Some((2, Unit::Day)));
+    assert_eq!(ask("api", carried(2, RateLimitUnit::Day, "other")).0, 'a');
+    assert_eq!(
+        ask("unknown", two.clone()).0,
+        'a',
+        "a domain that is not configured"
+    );
+    assert_eq!(ask("unknown", two).1, None);
+    // One time line for each descriptor: what was used under one limit is used under the next.
+    assert_eq!(ask("api", carried(1, RateLimitUnit::Day, "carried")).0, 'd');
+    assert_eq!(ask("api", carried(0, RateLimitUnit::Day, "none")).0, 'd');
+    assert_eq!(
+        rls.letters("client", "carried", 4),
+        "aaad",
+        "the rule counts for itself"
+    );
+}
+
+#[test]
+fn a_carried_limit_that_cannot_be_is_refused_by_its_field() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let at = "descriptors[0].limit";
+    let unit = format!("{at}.unit: must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR");
+    check_refused(
+        &mut rls,
+        request([carried(1, RateLimitUnit::Unknown, "v")]),
+        &unit,
+    );
+    let mut seven = carried(1, RateLimitUnit::Day, "v");
+    seven.limit.as_mut().unwrap().unit = 7;
+    check_refused(&mut rls, request([seven]), &unit);
+    let fast = format!("{at}.requests_per_unit: must be at most 1000000000 per second");
+    check_refused(
+        &mut rls,
+        request([carried(u32::MAX, RateLimitUnit::Second, "v")]),
+        &fast,
+    );
+    let mut none = carried(1, RateLimitUnit::Day, "v");
+    none.limit.as_mut().unwrap().unit_multiplier = Some(0);
+    let none_text = format!("{at}.unit_multiplier: must be at least 1 (a window needs a length)");
+    check_refused(&mut rls, request([none]), &none_text);
+}
+
+#[test]
+fn headers_follow_the_styles_and_a_denial_says_when_to_retry() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let answer = rls
+        .ask(request([descriptor(&[("client", "headers")])]))
+        .unwrap();
+    let expected = BTreeMap::from([
+        ("ratelimit-policy", "\"api/client\";q=3;w=86400"),
+        ("ratelimit", "\"api/client\";r=2;t=28800"),
+        ("x-ratelimit-limit", "3"),
+        ("x-ratelimit-remaining", "2"),
+        ("x-ratelimit-reset", "28800"),
+    ]);
+    assert_eq!(headers(&answer), expected);
+    assert_eq!(rls.letters("client", "headers", 2), "aa");
+    let denial = rls
+        .ask(request([descriptor(&[("client", "headers")])]))
+        .unwrap();
+    assert_eq!(headers(&denial)["x-ratelimit-remaining"], "0");
+    assert_eq!(headers(&denial)["retry-after"], "28800");
+    assert_eq!(headers(&denial)["x-ratelimit-retry-after"], "28800");
+
+    let quiet = Setup::rules(RULES)
+        .listen_also(LISTEN)
+        .top("log: { format: json }\nheaders: []");
+    let sidecar = quiet.start();
+    let answer = tcp(&sidecar)
+        .ask(request([descriptor(&[("client", "headers")])]))
+        .unwrap();
+    assert_eq!(headers(&answer), BTreeMap::new());
+}
+
+#[test]
+fn metadata_says_what_decided() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let descriptors = || {
+        [
+            descriptor(&[("wide", "meta")]),
+            descriptor(&[("client", "meta")]),
+        ]
+    };
+    let answer = rls.ask(request(descriptors())).unwrap();
+    let fields = |answer: &RateLimitResponse| {
+        let fields = answer.dynamic_metadata.clone().unwrap().fields;
+        let fields = fields
+            .into_iter()
+            .map(|(name, value)| (name, value.kind.unwrap()));
+        fields.collect::<BTreeMap<_, _>>()
+    };
+    let seen = fields(&answer);
+    assert_eq!(seen["rule"], Kind::StringValue("api/client".to_owned()));
+    assert_eq!(seen["source"], Kind::StringValue("local".to_owned()));
+    assert_eq!(seen["descriptor"], Kind::NumberValue(1.0));
+    assert!(!seen.contains_key("retry_after"));
+    for _ in 0..2 {
+        rls.ask(request(descriptors())).unwrap();
+    }
+    let Kind::NumberValue(wait) = fields(&rls.ask(request(descriptors())).unwrap())["retry_after"]
+    else {
+        panic!("no number");
+    };
+    assert!((28_000.0..28_800.0).contains(&wait), "{wait}");
+    let unmatched = rls.ask(request([descriptor(&[("nothing", "v")])])).unwrap();
+    assert_eq!(unmatched.dynamic_metadata, None);
+}
+
+#[test]
+fn what_is_no_check_is_refused_and_the_field_named() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let fine = || request([descriptor(&[("client", "v")])]);
+    let cases = [
+        (
+            RateLimitRequest {
+                domain: String::new(),
+                ..fine()
+            },
+            "domain: must not be empty",
+        ),
+        (
+            RateLimitRequest {
+                domain: "d".repeat(1025),
+                ..fine()
+            },
+            "domain: must be at most 1024 bytes, is 1025",
+        ),
+        (request([]), "descriptors: must be 1 to 64, are 0"),
+        (
+            request([const {
+                RateLimitDescriptor {
+                    entries: Vec::new(),
+                    limit: None,
+                    hits_addend: None,
+                    is_negative_hits: false,
+                }
+            }]),
+            "descriptors[0].entries: must be 1 to 32, are 0",
+        ),
+        (
+            RateLimitRequest {
+                descriptors: vec![descriptor(&[("a", "b")]); 65],
+                ..fine()
+            },
+            "descriptors: must be 1 to 64, are 65",
+        ),
+        (
+            request([descriptor(&[("a", "b"); 33])]),
+            "descriptors[0].entries: must be 1 to 32, are 33",
+        ),
+        (
+            request([descriptor(&[("a", "b"), ("", "b")])]),
+            "descriptors[0].entries[1].key: must not be empty",
+        ),
+        (
+            request([descriptor(&[("a", &"v".repeat(1025))])]),
+            "descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025",
+        ),
+        (
+            request([descriptor(&[("a", &"v".repeat(70_000))])]),
+            "the message must be at most 65536 bytes",
+        ),
+    ];
+    let count = cases.len() as f64 - 1.0;
+    for (request, words) in cases {
+        check_refused(&mut rls, request, words);
+    }
+    // An empty value is a value.
+    assert_eq!(rls.letter("client", ""), 'a');
+    let malformed = sidecar
+        .metrics()
+        .of("ratelimit_requests_malformed_total", &[("door", "grpc")]);
+    assert_eq!(malformed, count);
+}
+
+#[test]
+fn what_is_not_served_is_unimplemented() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    for method in [
+        "/envoy.service.ratelimit.v3.RateLimitService/Other",
+        "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
+        "/",
+    ] {
+        let status = rls
+            .call::<_, RateLimitResponse>(method, request([]))
+            .expect_err(method);
+        assert_eq!(status.code(), tonic::Code::Unimplemented, "{status:?}");
+    }
+    assert_eq!(rls.letter("client", "after"), 'a');
+}
+
+#[test]
+fn checks_are_counted_like_those_of_the_other_door() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letters("client", "counted", 4), "aaad");
+    let metrics = sidecar.metrics();
+    let decided = |decision| {
+        let labels = [
+            ("rule", "api/client"),
+            ("decision", decision),
+            ("source", "local"),
+        ];
+        metrics.of("ratelimit_decisions_total", &labels)
+    };
+    assert_eq!((decided("allow"), decided("deny")), (3.0, 1.0));
+    assert_eq!(
+        metrics.of("ratelimit_check_duration_seconds_count", &[]),
+        4.0
+    );
+    assert_eq!(
+        metrics.of("ratelimit_connections", &[("door", "grpc")]),
+        1.0
+    );
+}
+
+fn health(rls: &mut Rls, service: &str) -> Result<ServingStatus, tonic::Code> {
+    let request = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let answer: Result<HealthCheckResponse, _> = rls.call("/grpc.health.v1.Health/Check", request);
+    answer
+        .map(|answer| answer.status())
+        .map_err(|status| status.code())
+}
+
+#[test]
+fn health_is_serving_until_the_drain_begins_and_watchers_hear_of_it() {
+    let mut sidecar = start();
+    let mut rls = tcp(&sidecar);
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        assert_eq!(health(&mut rls, service), Ok(ServingStatus::Serving));
+    }
+    assert_eq!(health(&mut rls, "nobody"), Err(tonic::Code::NotFound));
+    let mut watch = |service: &str| {
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
+        rls.stream::<_, HealthCheckResponse>("/grpc.health.v1.Health/Watch", vec![request])
+            .unwrap()
+    };
+    let (mut watched, mut nobody) = (watch(""), watch("nobody"));
+    let told = |stream: &mut _| {
+        rls.next(stream)
+            .unwrap()
+            .map(|answer: HealthCheckResponse| answer.status())
+    };
+    assert_eq!(told(&mut watched), Some(ServingStatus::Serving));
+    assert_eq!(told(&mut nobody), Some(ServingStatus::ServiceUnknown));
+    sidecar.signal("TERM");
+    assert_eq!(told(&mut watched), Some(ServingStatus::NotServing));
+    let end = rls.next(&mut watched).expect_err("the end");
+    assert_eq!(end.code(), tonic::Code::Unavailable);
+    assert_eq!(sidecar.wait(SOON).code(), Some(0));
+}
+
+#[test]
+fn a_drain_does_not_wait_for_who_has_said_nothing() {
+    let mut sidecar = start();
+    let silent: Vec<_> = sidecar.doors("grpc").iter().map(Door::connect).collect();
+    let connected = || {
+        sidecar
+            .metrics()
+            .of("ratelimit_connections", &[("door", "grpc")])
+    };
+    until("two connections", SOON, || {
+        (connected() == 2.0).then_some(())
+    });
+    let begun = now();
+    sidecar.signal("TERM");
+    assert_eq!(sidecar.wait(SOON).code(), Some(0));
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+    drop(silent);
+}
+
+#[test]
+fn connections_beyond_the_bound_are_told_to_calm_down() {
+    let setup = Setup::rules(RULES)
+        .listen_also(LISTEN)
+        .bounds("connections_max: 1");
+    let sidecar = setup.start();
+    let mut rls = tcp(&sidecar);
+    assert_eq!(rls.letter("client", "first"), 'a');
+    let mut second = sidecar.door("grpc").unwrap().connect();
+    let told = second.receive_any().unwrap();
+    assert_eq!(
+        told.as_bytes().last(),
+        Some(&0x0b),
+        "ENHANCE_YOUR_CALM: {told:?}"
+    );
+    assert_eq!(rls.letter("client", "first"), 'a');
+}
+
+/// The list of services, a service, an enum within a message, a file, and a method that is not.
+fn questions() -> Vec<ServerReflectionRequest> {
+    let symbol = |name: &str| {
+        MessageRequest::FileContainingSymbol(format!("envoy.service.ratelimit.v3.{name}"))
+    };
+    let questions = [
+        MessageRequest::ListServices("*".to_owned()),
+        symbol("RateLimitService"),
+        symbol("RateLimitResponse.RateLimit.Unit"),
+        MessageRequest::FileByFilename("grpc/health/v1/health.proto".to_owned()),
+        symbol("RateLimitService.Other"),
+    ];
+    let ask = |question| ServerReflectionRequest {
+        host: "here".to_owned(),
+        message_request: Some(question),
+    };
+    questions.map(ask).to_vec()
+}
+
+#[test]
+fn reflection_tells_every_service_and_file() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    for method in [
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ] {
+        let mut stream = rls.stream(method, questions()).unwrap();
+        let mut next = || {
+            let answer: ServerReflectionResponse =
+                rls.next(&mut stream).unwrap().expect("an answer");
+            assert_eq!(answer.valid_host, "here");
+            answer.message_response.unwrap()
+        };
+        let MessageResponse::ListServicesResponse(services) = next() else {
+            panic!("no list")
+        };
+        let names: Vec<_> = services
+            .service
+            .iter()
+            .map(|service| service.name.as_str())
+            .collect();
+        for name in [
+            "envoy.service.ratelimit.v3.RateLimitService",
+            "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
+        ] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        let mut files = || {
+            let MessageResponse::FileDescriptorResponse(files) = next() else {
+                panic!("no files")
+            };
+            let files = files.file_descriptor_proto.iter();
+            let name = |file: &Vec<u8>| {
+                FileDescriptorProto::decode(file.as_slice())
+                    .unwrap()
+                    .name()
+                    .to_owned()
+            };
+            files.map(name).collect::<Vec<_>>()
+        };
+        let rls_files = files();
+        assert_eq!(rls_files[0], "envoy/service/ratelimit/v3/rls.proto");
+        assert!(
+            rls_files.contains(&"google/protobuf/struct.proto".to_owned()),
+            "{rls_files:?}"
+        );
+        assert_eq!(files(), rls_files);
+        assert_eq!(files(), ["grpc/health/v1/health.proto"]);
+        let MessageResponse::ErrorResponse(error) = next() else {
+            panic!("found")
+        };
+        assert_eq!(error.error_code, 5);
+        assert!(rls.next(&mut stream).unwrap().is_none());
+    }
+}
+
+#[test]
+fn the_messages_are_printed_from_the_proto_files() {
+    let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
+    let mut hasher = SipHasher24::new();
+    for file in [
+        "envoy/config/core/v3/base.proto",
+        "envoy/extensions/common/ratelimit/v3/ratelimit.proto",
+        "envoy/service/ratelimit/v3/rls.proto",
+        "envoy/type/v3/ratelimit_unit.proto",
+        "grpc/health/v1/health.proto",
+        "grpc/reflection/v1/reflection.proto",
+    ] {
+        hasher.write(&std::fs::read(protos.join(file)).expect(file));
+    }
+    assert_eq!(hasher.finish(), messages::DIGEST, "run `make proto`");
+}
+
+/// Without its store a strict rule goes by `on_store_error`, and a denial is an answer: Envoy would let an error pass.
+#[test]
+fn a_strict_rule_without_its_store_is_answered_as_it_says() {
+    let rules = r#"
+- domain: api
+  descriptors:
+    - { key: closed, consistency: strict, on_store_error: deny, rate_limit: 3/day }
+    - { key: alone, consistency: strict, on_store_error: local_full, rate_limit: 3/day }
+"#;
+    let top = "log: { format: json }\nstore: { url: \"redis://127.0.0.1:1\", timeout: 50ms }";
+    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(top).start();
+    let mut rls = tcp(&sidecar);
+    let answer = rls.ask(request([descriptor(&[("closed", "v")])])).unwrap();
+    assert_eq!(
+        (letter(&answer), only(&answer).code()),
+        ('d', Code::OverLimit)
+    );
+    let source = &answer.dynamic_metadata.as_ref().unwrap().fields["source"].kind;
+    assert_eq!(source, &Some(Kind::StringValue("fallback".to_owned())));
+    assert_eq!(headers(&answer)["retry-after"], "1");
+    assert_eq!(rls.letters("alone", "v", 4), "aaad");
+    let json = r#"{"domain":"api","descriptors":[{"entries":[{"key":"closed","value":"v"}]}]}"#;
+    assert_eq!(sidecar.connect().post("/json", json).status, 429);
+    assert_eq!(sidecar.connect().post("/v1/check", json).status, 503);
+}
+
+/// A store of this test's own, on a Unix socket.
+struct Store(Child);
+
+impl Store {
+    fn start(folder: &Folder) -> Self {
+        let server = Command::new("redis-server")
+            .args(["--port", "0", "--unixsocket", "redis.sock", "--save", ""])
+            .current_dir(folder.path(""))
+            .stdout(Stdio::null())
+            .spawn();
+        let store = Self(server.expect("redis-server: run `make tools`"));
+        let door = Door::Unix(folder.path("redis.sock"));
+        until("a store", SOON, || door.is_open().then_some(()));
+        store
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_strict_rule_is_decided_by_the_store() {
+    let folder = Folder::new();
+    let _store = Store::start(&folder);
+    let rules = r#"
+- domain: api
+  descriptors:
+    - { key: client, consistency: strict, rate_limit: 3/day }
+"#;
+    let path = folder.path("redis.sock");
+    let top = format!(
+        "log: {{ format: json }}\nstore: {{ url: \"unix://{}\" }}",
+        path.display()
+    );
+    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(&top).start();
+    let mut rls = tcp(&sidecar);
+    let mut ask = |value: &str| {
+        rls.ask(request([descriptor(&[("client", value)])]))
+            .unwrap()
+    };
+    let source = |answer: &RateLimitResponse| {
+        answer.dynamic_metadata.as_ref().unwrap().fields["source"]
+            .kind
+            .clone()
+    };
+    let strict = Some(Kind::StringValue("strict".to_owned()));
+    until("an answer of the store", SOON, || {
+        (source(&ask("warm")) == strict).then_some(())
+    });
+    let answers: Vec<_> = (0..4).map(|_| ask("v")).collect();
+    assert_eq!(answers.iter().map(letter).collect::<String>(), "aaad");
+    assert!(answers[..3].iter().all(|answer| source(answer) == strict));
+}
+
+/// A call that is not as gRPC has it, over plain HTTP/2.
+#[test]
+fn what_is_no_call_is_told_so_in_the_words_of_http() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let Some(Door::Tcp(address)) = sidecar.door("grpc") else {
+        panic!("no TCP")
+    };
+    let curl = |arguments: &str| {
+        let line = format!(
+            "curl -s --http2-prior-knowledge -o /dev/null -w '%{{http_code}}' {arguments} http://{address}{SHOULD_RATE_LIMIT}"
+        );
+        sidecar.folder().shell(&line).stdout
+    };
+    assert_eq!(curl(""), "405");
+    assert_eq!(curl("-d '{}'"), "415");
+    assert_eq!(curl("-H 'content-type: application/grpc-web' -d ''"), "415");
+    assert_eq!(
+        curl("-H 'content-type: application/grpc' --data-binary ''"),
+        "200"
+    );
+    assert_eq!(rls.letter("client", "after"), 'a');
+}

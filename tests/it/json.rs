@@ -1,0 +1,184 @@
+//! `POST /json`, as envoyproxy/ratelimit has it: protobuf's JSON in and out.
+
+use serde_json::{Value, json};
+
+use super::client::{Client, Response};
+use super::grpc::RULES;
+use super::sidecar::Setup;
+
+fn post(client: &mut Client, body: &Value) -> Response {
+    client.post("/json", &body.to_string())
+}
+
+/// A check of one descriptor of one entry.
+fn check(key: &str, value: &str) -> Value {
+    json!({ "domain": "api", "descriptors": [{ "entries": [{ "key": key, "value": value }] }] })
+}
+
+#[test]
+fn the_answer_is_in_protobufs_json_with_defaults_left_out() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let answer = post(&mut client, &check("client", "v"));
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, Some("application/json"))
+    );
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("2"));
+    let header = |key: &str, value: &str| json!({ "key": key, "value": value });
+    let expected = json!({
+        "overallCode": "OK",
+        "statuses": [{
+            "code": "OK",
+            "currentLimit": { "requestsPerUnit": 3, "unit": "DAY" },
+            "limitRemaining": 2,
+            "durationUntilReset": "28800s",
+        }],
+        "responseHeadersToAdd": [
+            header("ratelimit-policy", "\"api/client\";q=3;w=86400"),
+            header("ratelimit", "\"api/client\";r=2;t=28800"),
+            header("x-ratelimit-limit", "3"),
+            header("x-ratelimit-remaining", "2"),
+            header("x-ratelimit-reset", "28800"),
+        ],
+        "dynamicMetadata": { "descriptor": 0.0, "rule": "api/client", "source": "local" },
+    });
+    assert_eq!(answer.json(), expected);
+    let nothing = post(&mut client, &check("nothing", "v"));
+    assert_eq!(
+        nothing.json(),
+        json!({ "overallCode": "OK", "statuses": [{ "code": "OK" }] })
+    );
+    let named = post(&mut client, &check("named", "v")).json();
+    let limit = json!({ "name": "gold", "requestsPerUnit": 5, "unit": "WEEK" });
+    assert_eq!(named["statuses"][0]["currentLimit"], limit);
+    let multiplied = post(&mut client, &check("multiplied", "v")).json();
+    assert_eq!(
+        multiplied["statuses"][0]["currentLimit"]["unitMultiplier"],
+        6
+    );
+}
+
+#[test]
+fn a_denial_is_a_429_that_says_what_is_left_by_leaving_it_out() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let statuses: Vec<_> = (0..4)
+        .map(|_| post(&mut client, &check("client", "v")).status)
+        .collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    let denial = post(&mut client, &check("client", "v"));
+    assert_eq!(denial.header("retry-after"), Some("28800"));
+    let body = denial.json();
+    assert_eq!(
+        (&body["overallCode"], &body["statuses"][0]["code"]),
+        (&json!("OVER_LIMIT"), &json!("OVER_LIMIT"))
+    );
+    assert!(
+        body["statuses"][0].get("limitRemaining").is_none(),
+        "{body}"
+    );
+}
+
+#[test]
+fn fields_may_be_in_camel_case_or_not_and_numbers_in_quotes() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let entries = json!([{ "key": "wide", "value": "v" }]);
+    let mut left = |request: Value, of_descriptor: Value| {
+        let mut body = json!({ "domain": "api", "descriptors": [{ "entries": entries }] });
+        body.as_object_mut()
+            .unwrap()
+            .extend(request.as_object().unwrap().clone());
+        body["descriptors"][0]
+            .as_object_mut()
+            .unwrap()
+            .extend(of_descriptor.as_object().unwrap().clone());
+        let answer = post(&mut client, &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["statuses"][0]["limitRemaining"]
+            .as_u64()
+            .unwrap_or(0)
+    };
+    assert_eq!(left(json!({}), json!({})), 9);
+    assert_eq!(left(json!({ "hitsAddend": 2 }), json!({})), 7);
+    assert_eq!(left(json!({ "hits_addend": "2" }), json!({})), 5);
+    assert_eq!(
+        left(json!({ "hitsAddend": null }), json!({ "hitsAddend": "2" })),
+        3
+    );
+    assert_eq!(
+        left(json!({ "hitsAddend": 3 }), json!({ "hits_addend": 0 })),
+        3
+    );
+    assert_eq!(
+        left(
+            json!({ "hitsAddend": 3 }),
+            json!({ "hitsAddend": null, "isNegativeHits": false })
+        ),
+        0
+    );
+}
+
+#[test]
+fn a_limit_can_be_carried_by_the_name_or_the_number_of_its_unit() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    for (field, unit, fine) in [
+        ("requestsPerUnit", json!("DAY"), true),
+        ("requests_per_unit", json!(4), true),
+        ("requestsPerUnit", json!("day"), false),
+        ("requestsPerUnit", json!("UNKNOWN"), false),
+        ("requestsPerUnit", json!(7), false),
+    ] {
+        let mut body = check("client", "carried");
+        body["descriptors"][0]["limit"] = json!({ field: 50, "unit": unit });
+        let status = post(&mut client, &body).status;
+        assert_eq!(status, if fine { 200 } else { 400 }, "{field} {unit}");
+    }
+}
+
+#[test]
+fn what_is_no_check_is_a_400() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    for (body, words) in [
+        ("", "EOF while parsing"),
+        ("{}", "domain: must not be empty"),
+        ("[]", "invalid"),
+        (r#"{"domain":"api"}"#, "descriptors: must be 1 to 64, are 0"),
+        (
+            r#"{"domain":"api","descriptors":[{}]}"#,
+            "descriptors[0].entries: must be 1 to 32, are 0",
+        ),
+        (
+            r#"{"domain":"api","descriptors":[{"entries":[{"value":"v"}]}]}"#,
+            "descriptors[0].entries[0].key: must not be empty",
+        ),
+        (r#"{"domain":"api","other":1}"#, "other: unknown field"),
+        (
+            r#"{"domain":"api","hitsAddend":-1}"#,
+            "invalid type: integer `-1`, expected a whole number",
+        ),
+        (
+            r#"{"domain":"api","hitsAddend":4294967296}"#,
+            "is not a whole number that fits",
+        ),
+        (
+            r#"{"domain":"api","hitsAddend":1,"hits_addend":1}"#,
+            "duplicate field",
+        ),
+    ] {
+        let answer = client.post("/json", body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(
+            answer.message().contains(words),
+            "{body}: {}",
+            answer.message()
+        );
+    }
+    let get = client.get("/json");
+    assert_eq!((get.status, get.header("allow")), (405, Some("POST")));
+    let large = client.post("/json", &"x".repeat(70_000));
+    assert_eq!(large.status, 413);
+}
