@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidegate::config::check_text;
+
 use super::client::{Client, Door};
 use super::redis_server::Server;
 use super::sidecar::{SOON, Setup, Sidecar, now, until};
@@ -631,43 +633,69 @@ fn a_drain_ends_connections_after_what_they_are_in() {
     assert!(!sidecar.folder().path("r.sock").exists());
 }
 
+/// A daemon whose checks all ask this store.
+fn strict(redis: &Server) -> Sidecar {
+    let top = format!(
+        "log: {{ format: json }}\nstore: {{ url: \"{}\", timeout: 5s }}\ndefaults: {{ consistency: strict }}",
+        redis.url()
+    );
+    let setup = Setup::rules(RULES).top(&top);
+    setup.listen_also(r#"resp: ["127.0.0.1:0"]"#).start()
+}
+
 /// Commands behind a check that waits for the store are answered behind it.
 #[test]
 fn strict_checks_keep_the_order() {
     let redis = Server::start(&[]);
-    let store = format!(
-        "log: {{ format: json }}\nstore: {{ url: \"{}\", timeout: 2s }}",
-        redis.url()
-    );
-    let rules = "- { domain: api, descriptors: [{ key: client, consistency: strict, rate_limit: 3/hour }] }";
-    let sidecar = Setup::rules(rules)
-        .top(&store)
-        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
-        .start();
-    let commands: String = (0..20)
-        .map(|nth| format!("ECHO {nth}\r\nTG.CHECK api client x\r\n"))
-        .collect();
+    let sidecar = strict(&redis);
+    let three = |nth| format!("ECHO {nth}\r\nTG.CHECK api client x\r\nCL.THROTTLE x 2 1 3600\r\n");
+    let commands: String = (0..20).map(three).collect();
     let answers = said(&door(&sidecar), commands.as_bytes());
     let mut lines = answers.lines();
     for nth in 0..20 {
-        lines.next();
-        assert_eq!(lines.next(), Some(nth.to_string().as_str()), "{answers}");
+        let [allowed, limited] = if nth < 3 { [":1", ":0"] } else { [":0", ":1"] };
+        assert_eq!(lines.nth(1), Some(nth.to_string().as_str()), "{answers}");
         assert_eq!(lines.next(), Some("*6"));
-        assert_eq!(
-            lines.next(),
-            Some(if nth < 3 { ":1" } else { ":0" }),
-            "{answers}"
-        );
-        assert_eq!(lines.nth(4), Some("$10"), "{answers}");
-        lines.next();
+        assert_eq!(lines.next(), Some(allowed), "{answers}");
+        assert_eq!(lines.nth(5), Some("api/client"), "{answers}");
+        assert_eq!(lines.next(), Some("*5"));
+        assert_eq!(lines.next(), Some(limited), "{answers}");
+        assert_eq!(lines.next(), Some(":3"), "{answers}");
+        lines.nth(2);
     }
-    let strict = [
-        ("rule", "api/client"),
-        ("decision", "allow"),
-        ("source", "strict"),
-    ];
+    assert_eq!(lines.next(), None);
+    for rule in ["api/client", "throttle"] {
+        let labels = [("rule", rule), ("decision", "allow"), ("source", "strict")];
+        let allowed = sidecar.metrics().of("ratelimit_decisions_total", &labels);
+        assert_eq!(allowed, 3.0, "{rule}");
+    }
+}
+
+#[test]
+fn pods_share_what_callers_carry() {
+    let redis = Server::start(&[]);
+    let pods = [strict(&redis), strict(&redis)];
+    let ask = b"CL.THROTTLE shared 4 1 3600\r\n";
+    let answers = (0..12).map(|nth| said(&door(&pods[nth % 2]), ask));
+    let passed = answers.filter(|answer| answer.starts_with("*5\r\n:0\r\n"));
+    assert_eq!(passed.count(), 5);
+}
+
+#[test]
+fn an_address_open_to_other_hosts_is_warned_about_unless_it_has_a_password() {
+    let warnings = |listen: &str| {
+        let text = format!("listen: {{ {listen} }}\nrules:\n{RULES}");
+        let config = check_text("test.yaml", &text, &|_| None).unwrap();
+        let warnings = config.warnings.iter().map(ToString::to_string);
+        warnings.collect::<Vec<_>>().join("\n")
+    };
+    let open = warnings(r#"resp: ["127.0.0.1:1", "unix:r.sock", "0.0.0.0:2"]"#);
     assert_eq!(
-        sidecar.metrics().of("ratelimit_decisions_total", &strict),
-        3.0
+        open,
+        "test.yaml:1:48: listen.resp[2]: 0.0.0.0:2 is open to other hosts: whoever reaches it can use up limits"
+    );
+    assert_eq!(
+        warnings(r#"resp: ["0.0.0.0:2"], resp_password_file: p"#),
+        ""
     );
 }
