@@ -252,6 +252,17 @@ impl Carried {
         }
     }
 
+    /// Moves the key to what the store said, which decides it. Whether it is held.
+    pub fn set(&self, name: u128, ends: Nanos, mitigated: bool) -> bool {
+        match self.shard(name).get_mut(&name) {
+            Some(bucket) => {
+                (bucket.tat, bucket.mitigated) = (ends, mitigated);
+                true
+            }
+            None => false,
+        }
+    }
+
     /// Drops the key, and says what was not told of it.
     pub fn remove(&self, name: u128) -> Cells {
         self.buckets.remove(name)

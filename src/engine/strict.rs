@@ -265,7 +265,7 @@ impl Engine {
             Told::Level { level, .. } => {
                 let level = level.min(Terms::level(&asked.limit).level_max());
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
-                if !self.raise_or_enter(asked, now.after(level), full) && full {
+                if !self.set_or_enter(asked, now.after(level), full) && full {
                     self.mitigations.put(asked.name, now.after(level), now);
                 }
             }
@@ -291,23 +291,23 @@ impl Engine {
         }
     }
 
-    /// Raises the key's TAT to `ends`, and lets the key enter for that. `false` if there is no place for it.
-    fn raise_or_enter(&self, asked: &Asked<'_>, ends: Nanos, full: bool) -> bool {
+    /// Sets the key's TAT to `ends`, and lets the key enter for that. `false` if there is no place for it. An answer that
+    /// was overtaken by a later one sets it too low: the store is then asked once more.
+    fn set_or_enter(&self, asked: &Asked<'_>, ends: Nanos, full: bool) -> bool {
         let key = self.table_key(asked);
-        let raise = || match asked.state.family {
-            Family::Carried => self.carried.raise(asked.name, ends, full),
-            Family::Level | Family::Window => {
-                match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
-                    Touched::Held((), _) => {
-                        self.table.mitigate(&key, full);
-                        true
-                    }
-                    Touched::Missing => false,
+        let ends = ends.max(Nanos::new(1));
+        let set = || match asked.state.family {
+            Family::Carried => self.carried.set(asked.name, ends, full),
+            Family::Level | Family::Window => match self.table.touch(&key, |_| (Some(ends), ())) {
+                Touched::Held((), _) => {
+                    self.table.mitigate(&key, full);
+                    true
                 }
-            }
+                Touched::Missing => false,
+            },
         };
         // Under rules that were swapped meanwhile it cannot enter, and need not.
-        raise() || (self.admit_in_step(asked, Cells::ZERO).is_ok() && raise())
+        set() || (self.admit_in_step(asked, Cells::ZERO).is_ok() && set())
     }
 
     /// What to say of a key whose cells the store has taken.

@@ -192,6 +192,8 @@ impl Windows {
         let given_back = used.less(counted.used(key.unix));
         let untold = counted.untold.newest.min(given_back);
         counted.untold.newest = counted.untold.newest.less(untold);
+        // The store will have as many less, and that is no news then.
+        counted.untold.told.1 = counted.untold.told.1.less(given_back.less(untold));
         Refunded {
             untold,
             told: given_back.less(untold),
@@ -237,9 +239,14 @@ impl Windows {
             } else {
                 Cells::ZERO
             };
-            let foreign = heard.current.less(known).less(heard.own);
+            let (expected, is_this_one) = (known.plus(heard.own), heard.index == index_of(key));
             counted.untold.told = (heard.index, heard.current);
-            counted.under(key).charge(key.limit, key.unix, foreign);
+            let state = counted.under(key);
+            state.charge(key.limit, key.unix, heard.current.less(expected));
+            if is_this_one {
+                // Other pods gave cells back, or the store has lost some.
+                state.refund(key.limit, key.unix, expected.less(heard.current));
+            }
         }
         let pending = counted.untold.pending();
         trigger.cells().is_some_and(|at| pending >= at)
@@ -260,7 +267,7 @@ impl Windows {
         };
         counted.untold.told = (heard.index, heard.current);
         let untold = &counted.untold;
-        let comparable = heard.index == key.unix.whole(key.limit.window()).get();
+        let comparable = heard.index == index_of(key);
         // A log knows more than two counts, and cells on their way may be in the store's count or not.
         if key.rule.spec.algorithm == Algorithm::SlidingLog || untold.in_flight || !comparable {
             let foreign = heard.current.less(known);
@@ -380,6 +387,11 @@ impl Counted {
         let part = used / u128::from(self.limit.requests().max(1));
         (ends > Span::ZERO, part, ends)
     }
+}
+
+/// The window that we are in.
+fn index_of(key: &WindowKey<'_>) -> u64 {
+    key.unix.whole(key.limit.window()).get()
 }
 
 const fn algorithm(state: &WindowState) -> Algorithm {
