@@ -37,7 +37,7 @@ impl Source {
 }
 
 /// One rule that one descriptor met.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Hit {
     /// Which descriptor of the check.
     pub descriptor: usize,
@@ -49,8 +49,8 @@ pub struct Hit {
     pub cost: Cells,
     /// Whether it gives them back.
     pub refund: bool,
-    /// The limit that the caller carries.
-    pub carried: Option<Limit>,
+    /// The limit that the caller carries. Boxed: few do, and every answer is moved about.
+    pub carried: Option<Box<Limit>>,
     /// How it stands.
     pub standing: Standing,
     /// Who says so.
@@ -78,7 +78,7 @@ impl Hit {
     /// What it is held to.
     pub(super) fn limit<'a>(&'a self, snapshot: &'a Snapshot) -> Option<&'a Limit> {
         let configured = snapshot.rule(self.rule).0.spec.limit.as_ref();
-        self.carried.as_ref().or(configured)
+        self.carried.as_deref().or(configured)
     }
 }
 

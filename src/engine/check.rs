@@ -190,7 +190,7 @@ impl Engine {
         moment: Moment,
     ) -> Option<Asked<'a>> {
         let (rule, state) = snapshot.rule(hit.rule);
-        let limit = hit.carried.or(rule.spec.limit)?;
+        let limit = hit.carried.as_deref().copied().or(rule.spec.limit)?;
         Some(Asked {
             rule,
             state,
@@ -263,7 +263,7 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
             hits.push(Hit {
                 descriptor: index,
                 refund: descriptor.refund,
-                carried: descriptor.limit,
+                carried: descriptor.limit.map(Box::new),
                 ..Hit::new(rule, name, cost)
             });
         };

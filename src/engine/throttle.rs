@@ -23,7 +23,7 @@ impl Throttle<'_> {
     fn hits(&self, snapshot: &Snapshot) -> (Hits, Lookup) {
         let rule = snapshot.carried(Carrier::Throttle);
         let hit = Hit {
-            carried: Some(self.limit),
+            carried: Some(Box::new(self.limit)),
             refund: self.refund,
             ..Hit::new(rule, snapshot.rule(rule).1.key.name_of(self.key), self.cost)
         };

@@ -121,55 +121,77 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
     Ok(asked)
 }
 
+/// A check of one descriptor, in the words of a command.
+#[derive(Debug)]
+pub struct Words<'a> {
+    domain: &'a str,
+    entries: SmallVec<[Entry<'a>; 4]>,
+    cost: u64,
+    peek: bool,
+}
+
 /// The check in the words of a command: the domain, pairs of entry and value, then `COST n` and `PEEK` in any case.
 ///
 /// A first entry may be called `cost` or `peek`; a later one would be taken for an option.
-pub fn from_words<'a>(words: &[&'a [u8]]) -> Result<Asked<'a>, Malformed> {
+pub fn from_words<'a>(words: &[&'a [u8]], key_bytes_max: usize) -> Result<Words<'a>, Malformed> {
+    let bounded = |bytes_min, word| text(word, bytes_min, key_bytes_max);
     let domain = words.first().copied().unwrap_or_default();
     let mut rest = words.get(1..).unwrap_or_default();
-    let mut entries: SmallVec<[AskedEntry<'a>; 2]> = SmallVec::new();
-    let (mut cost, mut peek) = (None, false);
+    let mut check = Words {
+        domain: bounded(1, domain).map_err(|wrong| Malformed(format!("domain: {wrong}")))?,
+        entries: SmallVec::new(),
+        cost: 1,
+        peek: false,
+    };
+    let mut options = false;
     while let [word, after @ ..] = rest {
-        let is = |name: &[u8]| !entries.is_empty() && word.eq_ignore_ascii_case(name);
+        let nth = check.entries.len();
+        let is = |name: &[u8]| nth > 0 && word.eq_ignore_ascii_case(name);
+        let part = |name| move |wrong| Malformed(format!("entries[{nth}].{name}: {wrong}"));
         rest = match after {
-            [number_of, after @ ..] if is(b"COST") => {
-                cost = Some(number("COST", text("COST", number_of)?)?);
+            [given, after @ ..] if is(b"COST") => {
+                check.cost = number("COST", &String::from_utf8_lossy(given))?;
+                options = true;
                 after
             }
             after if is(b"PEEK") => {
-                peek = true;
+                check.peek = true;
+                options = true;
                 after
             }
-            [value, after @ ..] if cost.is_none() && !peek => {
-                entries.push(AskedEntry {
-                    key: Cow::Borrowed(text("entry", word)?),
-                    value: Cow::Borrowed(text("value", value)?),
+            [value, after @ ..] if !options && nth < ENTRIES_MAX => {
+                check.entries.push(Entry {
+                    key: bounded(1, word).map_err(part("key"))?,
+                    value: bounded(0, value).map_err(part("value"))?,
                 });
                 after
             }
             _ => {
-                let word = String::from_utf8_lossy(word);
+                let word = String::from_utf8_lossy(word.get(..32).unwrap_or(word));
                 return Err(Malformed(format!(
-                    "{word:?}: expected pairs of entry and value, then COST n or PEEK"
+                    "{word:?}: expected up to {ENTRIES_MAX} pairs of entry and value, then COST n or PEEK"
                 )));
             }
         };
     }
-    Ok(Asked {
-        domain: Cow::Borrowed(text("domain", domain)?),
-        hits_addend: cost.unwrap_or(1),
-        // Who says that it costs nothing looks.
-        peek: peek || cost == Some(0),
-        descriptors: SmallVec::from_iter([AskedDescriptor {
-            entries,
-            ..AskedDescriptor::default()
-        }]),
-        deny_status: None,
-    })
+    Ok(check)
 }
 
-fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, Malformed> {
-    str::from_utf8(bytes).map_err(|_| Malformed(format!("{name}: must be UTF-8")))
+impl Words<'_> {
+    /// Hands the check to `then`. Who says that it costs nothing looks.
+    pub fn check<R>(&self, then: impl FnOnce(&Check<'_>) -> R) -> R {
+        then(&Check {
+            domain: self.domain,
+            descriptors: &[Descriptor::of(&self.entries)],
+            cost: Cells::new(self.cost),
+            peek: self.peek,
+        })
+    }
+}
+
+fn text(bytes: &[u8], bytes_min: usize, bytes_max: usize) -> Result<&str, String> {
+    let text = str::from_utf8(bytes).map_err(|_| "must be UTF-8".to_owned())?;
+    within(text, bytes_min, bytes_max).map(|()| text)
 }
 
 fn decoded(text: &str) -> Result<Cow<'_, str>, Malformed> {

@@ -384,7 +384,7 @@ fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
     assert!(limited.contains(&tally.limited), "{tally:?}");
 }
 
-/// What redis-cell has no sound answer to is refused, and by name. What it answers is told for the record.
+/// What redis-cell has no sound answer to is refused, and by name.
 #[test]
 fn what_redis_cell_answers_nonsense_to_is_refused() {
     let sidecar = Setup::rules(RULES)
@@ -401,7 +401,7 @@ fn what_redis_cell_answers_nonsense_to_is_refused() {
             format!("u {max} {max} 1"),
             "-ERR count: must be at most 1000000000 per second",
         ),
-        // redis-cell: reset after 9223372036 seconds; later versions crash.
+        // redis-cell: limited, and there is nothing to wait for.
         (
             "u 15 0 60".to_owned(),
             "-ERR count: must be at least 1, is 0",

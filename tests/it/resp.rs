@@ -201,11 +201,11 @@ fn a_check_that_is_none_is_refused_by_what_is_wrong() {
             ),
             (
                 "TG.CHECK api client x y",
-                "-ERR \"y\": expected pairs of entry and value, then COST n or PEEK",
+                "-ERR \"y\": expected up to 32 pairs of entry and value, then COST n or PEEK",
             ),
             (
                 "TG.CHECK api client x PEEK y z",
-                "-ERR \"y\": expected pairs of entry and value, then COST n or PEEK",
+                "-ERR \"y\": expected up to 32 pairs of entry and value, then COST n or PEEK",
             ),
             (
                 "TG.CHECK api client x COST -1",
@@ -214,7 +214,7 @@ fn a_check_that_is_none_is_refused_by_what_is_wrong() {
             ("TG.CHECK '' client x", "-ERR domain: must not be empty"),
             (
                 "TG.CHECK api '' x",
-                "-ERR descriptors[0].entries[0].key: must not be empty",
+                "-ERR entries[0].key: must not be empty",
             ),
         ],
     );
@@ -222,11 +222,17 @@ fn a_check_that_is_none_is_refused_by_what_is_wrong() {
     let refused = said(&door(&sidecar), long.as_bytes());
     assert_eq!(
         refused,
-        "-ERR descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025\r\n"
+        "-ERR entries[0].value: must be at most 1024 bytes, is 1025\r\n"
     );
     let refused = said(&door(&sidecar), b"TG.CHECK api client \xff\r\n");
-    assert_eq!(refused, "-ERR value: must be UTF-8\r\n");
-    assert_eq!(malformed(&sidecar), 12.0);
+    assert_eq!(refused, "-ERR entries[0].value: must be UTF-8\r\n");
+    let many = format!("TG.CHECK api{}\r\n", " e v".repeat(33));
+    let refused = said(&door(&sidecar), many.as_bytes());
+    assert!(
+        refused.starts_with("-ERR \"e\": expected up to 32 pairs"),
+        "{refused}"
+    );
+    assert_eq!(malformed(&sidecar), 13.0);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::config::Bounds;
 use crate::engine::{Answer, Begun, Engine, Throttle};
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Limit, LimitFault, Moment, Span};
-use crate::wire::decode::{self, Malformed};
+use crate::wire::decode::{self, Malformed, Words};
 
 const MILLISECOND: u64 = SECOND / 1_000;
 
@@ -21,7 +21,7 @@ pub enum Asked<'a> {
     /// A key, by a limit that the caller carries.
     Throttle(Throttle<'a>),
     /// Entries, under the rules.
-    Check(decode::Asked<'a>),
+    Check(Words<'a>),
 }
 
 impl<'a> Asked<'a> {
@@ -57,22 +57,16 @@ impl<'a> Asked<'a> {
     }
 
     /// `TG.CHECK domain entry value [entry value ...] [COST n] [PEEK]`.
-    pub fn check(arguments: &Arguments<'a>) -> Result<Self, Malformed> {
-        decode::from_words(arguments.get(1..).unwrap_or_default()).map(Self::Check)
+    pub fn check(arguments: &Arguments<'a>, bounds: Bounds) -> Result<Self, Malformed> {
+        let words = arguments.get(1..).unwrap_or_default();
+        decode::from_words(words, bounds.key_bytes_max).map(Self::Check)
     }
 
-    /// Asks the engine and hands what it says to `then`. An answer is large: it stays where it is.
-    pub fn begin<R>(
-        &self,
-        (engine, bounds): (&Engine, Bounds),
-        moment: Moment,
-        then: impl FnOnce(Begun) -> R,
-    ) -> Result<R, Malformed> {
+    /// Asks the engine.
+    pub fn begin(&self, engine: &Engine, moment: Moment) -> Begun {
         match self {
-            Self::Throttle(throttle) => Ok(then(engine.begin_throttle(throttle, moment))),
-            Self::Check(asked) => asked.check(bounds.key_bytes_max, |check| {
-                then(engine.begin(check, moment))
-            }),
+            Self::Throttle(throttle) => engine.begin_throttle(throttle, moment),
+            Self::Check(words) => words.check(|check| engine.begin(check, moment)),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Answers keep the order of the commands; one that waits for the store keeps those behind it waiting. Nothing is read
 //! while answers are not taken: a client that does not read is not heard either.
 
+use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -256,7 +257,9 @@ impl Inner {
             Ok(Does::Throttle) => {
                 return self.decide(Asked::throttle(arguments, self.bounds), replies);
             }
-            Ok(Does::Check) => return self.decide(Asked::check(arguments), replies),
+            Ok(Does::Check) => {
+                return self.decide(Asked::check(arguments, self.bounds), replies);
+            }
             Ok(Does::Courtesy(courtesy)) => session.answer(courtesy, arguments, replies),
             Err(refused) => Err(refused),
         };
@@ -269,40 +272,28 @@ impl Inner {
     /// Decides a check and tells it, unless the store has to be asked.
     fn decide<'a>(&self, asked: Result<Asked<'a>, Malformed>, replies: &mut Replies) -> Next<'a> {
         let began = self.clock.moment();
-        let begun = asked.and_then(|asked| {
-            let asker = (&*self.engine, self.bounds);
-            let plan = asked.begin(asker, began, |begun| match begun {
-                Begun::Decided(ref answer) => {
-                    self.tell(&asked, answer, (replies, began));
-                    None
+        match asked {
+            Err(Malformed(what)) => {
+                self.malformed.increment(1);
+                replies.error(format_args!("ERR {what}"));
+            }
+            Ok(asked) => match asked.begin(&self.engine, began) {
+                // An answer is large: it stays where it is.
+                Begun::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
+                Begun::Asking(plan) => {
+                    return Next::Ask(Box::new(Asking { asked, plan, began }));
                 }
-                Begun::Asking(plan) => Some(plan),
-            })?;
-            Ok(plan.map(|plan| Asking { asked, plan, began }))
-        });
-        match begun {
-            Ok(None) => Next::Then(Then::GoOn),
-            Ok(Some(asking)) => Next::Ask(Box::new(asking)),
-            Err(malformed) => Next::Then(self.refuse_check(&malformed, replies)),
+            },
         }
+        Next::Then(Then::GoOn)
     }
 
     /// Asks the store, decides and tells.
     async fn ask(&self, asking: Box<Asking<'_>>, replies: &mut Replies) -> Then {
         let Asking { asked, plan, began } = *asking;
-        let again = |moment| asked.begin((&self.engine, self.bounds), moment, |begun| begun);
-        match self.strict.decide(&self.engine, plan, again).await {
-            Ok((answer, _)) => self.tell(&asked, &answer, (replies, began)),
-            Err(malformed) => {
-                self.refuse_check(&malformed, replies);
-            }
-        }
-        Then::GoOn
-    }
-
-    fn refuse_check(&self, Malformed(what): &Malformed, replies: &mut Replies) -> Then {
-        self.malformed.increment(1);
-        replies.error(format_args!("ERR {what}"));
+        let again = |moment| Ok::<_, Infallible>(asked.begin(&self.engine, moment));
+        let Ok((answer, _)) = self.strict.decide(&self.engine, plan, again).await;
+        self.tell(&asked, &answer, (replies, began));
         Then::GoOn
     }
 
