@@ -24,11 +24,10 @@
 mod load;
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Duration;
 
+use load::process::{Directory, Running, median, pin_load};
 use load::requests::{Measured, Target, run, sample};
 use load::wire::{Requests, message};
 use load::{floor, floor_grpc};
@@ -36,10 +35,6 @@ use load::{floor, floor_grpc};
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(1_200);
 const WARM_UP: Duration = Duration::from_millis(300);
-/// How long a server may take to listen.
-const START_MAX: Duration = Duration::from_secs(10);
-const SERVER_CORE: &str = "0";
-const LOAD_CORE: &str = "1";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -161,12 +156,6 @@ fn print_rounds(name: &str, server: &str, rounds: &[Round]) {
     );
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = figures.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 /// One server's turn.
 struct Round {
     one: Measured,
@@ -182,9 +171,9 @@ impl Round {
     }
 }
 
-/// A running server, listening on both transports.
+/// A running server.
 struct Server {
-    process: Child,
+    _running: Running,
     tcp: Target,
     unix: Target,
 }
@@ -192,101 +181,19 @@ struct Server {
 impl Server {
     fn tidegate(directory: &Directory, door: Door, pinned: bool) -> Self {
         let (door, _) = door.names();
-        let (tcp, unix) = (free_address(), directory.0.join("tidegate.sock"));
-        let config = directory.0.join("sidecar.yaml");
-        let text = format!(
-            "listen:\n  {door}: [\"{tcp}\", \"unix:{}\"]\nrules:\n  - domain: bench\n    descriptors:\n      \
-            - key: client\n        rate_limit: 1000000000/second\n",
-            unix.display()
-        );
-        fs::write(&config, text).expect("the configuration is written");
-        let mut command = pinned_command(env!("CARGO_BIN_EXE_tidegate").as_ref(), pinned);
-        command.arg("--config").arg(config);
-        Self::start(command, tcp, unix)
+        Self::of(Running::tidegate(directory, door, pinned))
     }
 
     fn floor(directory: &Directory, door: Door, answer: &Path, pinned: bool) -> Self {
         let (_, floor) = door.names();
-        let (tcp, unix) = (free_address(), directory.0.join(format!("{floor}.sock")));
-        let binary = std::env::current_exe().expect("this binary has a path");
-        let mut command = pinned_command(&binary, pinned);
-        command.arg(floor).arg(tcp.to_string());
-        command.arg(&unix).arg(answer);
-        Self::start(command, tcp, unix)
+        Self::of(Running::floor(directory, floor, &[answer], pinned))
     }
 
-    fn start(mut command: Command, tcp: SocketAddr, unix: PathBuf) -> Self {
-        let process = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server starts");
-        let id = process.id();
-        let server = Self {
-            process,
-            tcp: Target::tcp(id, tcp),
-            unix: Target::unix(id, unix),
-        };
-        let begun = Instant::now();
-        while !(server.tcp.answers() && server.unix.answers()) {
-            assert!(begun.elapsed() < START_MAX, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(10));
+    fn of(running: Running) -> Self {
+        Self {
+            tcp: Target::tcp(running.id(), running.tcp),
+            unix: Target::unix(running.id(), running.unix.clone()),
+            _running: running,
         }
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn pinned_command(binary: &Path, pinned: bool) -> Command {
-    if !pinned {
-        return Command::new(binary);
-    }
-    let mut command = Command::new("taskset");
-    command.args(["-c", SERVER_CORE]).arg(binary);
-    command
-}
-
-/// Keeps this process on its own core. Whether that is possible.
-fn pin_load() -> bool {
-    let pinned = Command::new("taskset")
-        .args(["-acp", LOAD_CORE, &std::process::id().to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !pinned {
-        println!("taskset does not work here: nothing is pinned, the figures are noisier");
-    }
-    pinned
-}
-
-/// An address nobody listens on.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-}
-
-/// A directory that goes when the run ends.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tidegate-doors-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory for sockets");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

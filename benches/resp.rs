@@ -19,23 +19,20 @@
     reason = "a benchmark prints, times, and fails loudly"
 )]
 
-use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+#[path = "load/process.rs"]
+mod process;
+
+use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use process::{Directory, Running, free_address, median, pin_load, pinned_command, processor_time};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(700);
 const WARM_UP: Duration = Duration::from_millis(200);
-/// How long a server may take to listen.
-const START_MAX: Duration = Duration::from_secs(10);
-const SERVER_CORE: &str = "0";
-const LOAD_CORE: &str = "1";
 const KEYS: usize = 1_000;
 const CONNECTIONS: usize = 32;
 const DEPTH: usize = 100;
@@ -139,12 +136,6 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = figures.collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn words(words: &[&str]) -> Vec<u8> {
     let strings: String = words
         .iter()
@@ -242,34 +233,16 @@ impl Load {
     }
 }
 
-/// A running server, listening on both transports.
-struct Server {
-    process: Child,
-    tcp: SocketAddr,
-    unix: PathBuf,
-}
+/// A running server.
+struct Server(Running);
 
 impl Server {
     fn tidegate(directory: &Directory, pinned: bool) -> Self {
-        let (tcp, unix) = (free_address(), directory.0.join("tidegate.sock"));
-        let config = directory.0.join("sidecar.yaml");
-        let text = format!(
-            "listen:\n  resp: [\"{tcp}\", \"unix:{}\"]\nrules:\n  - domain: bench\n    descriptors:\n      \
-            - key: client\n        rate_limit: 1000000000/second\n",
-            unix.display()
-        );
-        fs::write(&config, text).expect("the configuration is written");
-        let mut command = pinned_command(env!("CARGO_BIN_EXE_tidegate").as_ref(), pinned);
-        command.arg("--config").arg(config);
-        Self::start(command, tcp, unix)
+        Self(Running::tidegate(directory, "resp", pinned))
     }
 
     fn floor(directory: &Directory, pinned: bool) -> Self {
-        let (tcp, unix) = (free_address(), directory.0.join("floor.sock"));
-        let binary = std::env::current_exe().expect("this binary has a path");
-        let mut command = pinned_command(&binary, pinned);
-        command.arg("--floor").arg(tcp.to_string()).arg(&unix);
-        Self::start(command, tcp, unix)
+        Self(Running::floor(directory, "--floor", &[], pinned))
     }
 
     fn redis(directory: &Directory, pinned: bool) -> Self {
@@ -279,34 +252,19 @@ impl Server {
         command
             .args(["--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(&unix);
-        Self::start(command, tcp, unix)
-    }
-
-    fn start(mut command: Command, tcp: SocketAddr, unix: PathBuf) -> Self {
-        let process = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the server starts");
-        let begun = Instant::now();
-        while TcpStream::connect(tcp).is_err() || UnixStream::connect(&unix).is_err() {
-            assert!(begun.elapsed() < START_MAX, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { process, tcp, unix }
+        Self(Running::start(command, tcp, unix))
     }
 
     async fn connect(&self, transport: &str) -> Box<dyn Stream> {
         match transport {
             "tcp" => {
-                let stream = tokio::net::TcpStream::connect(self.tcp).await;
+                let stream = tokio::net::TcpStream::connect(self.0.tcp).await;
                 let stream = stream.expect("a connection");
                 stream.set_nodelay(true).expect("TCP_NODELAY");
                 Box::new(stream)
             }
             _ => {
-                let stream = tokio::net::UnixStream::connect(&self.unix).await;
+                let stream = tokio::net::UnixStream::connect(&self.0.unix).await;
                 Box::new(stream.expect("a connection"))
             }
         }
@@ -324,7 +282,7 @@ impl Server {
             .enable_all()
             .build()
             .expect("a runtime");
-        let before = self.processor_time();
+        let before = processor_time(self.0.id());
         let begun = Instant::now();
         let mut times = runtime.block_on(async {
             let mut asking = tokio::task::JoinSet::new();
@@ -345,7 +303,7 @@ impl Server {
             times
         });
         let elapsed = begun.elapsed();
-        let server = self.processor_time() - before;
+        let server = processor_time(self.0.id()) - before;
         times.sort_unstable();
         let commands = (times.len() * depth) as f64;
         Measured {
@@ -353,24 +311,6 @@ impl Server {
             p99: f64::from(times[times.len() * 99 / 100]) / 1e3,
             server: server.as_secs_f64() * 1e6 / commands,
         }
-    }
-
-    /// Time on the processor so far, all threads.
-    fn processor_time(&self) -> Duration {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.process.id()));
-        let nanos = threads
-            .expect("the server runs")
-            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok())
-            .filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok())
-            .sum();
-        Duration::from_nanos(nanos)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 
@@ -413,52 +353,5 @@ async fn pong(mut stream: impl Stream) {
         {
             return;
         }
-    }
-}
-
-fn pinned_command(binary: &Path, pinned: bool) -> Command {
-    if !pinned {
-        return Command::new(binary);
-    }
-    let mut command = Command::new("taskset");
-    command.args(["-c", SERVER_CORE]).arg(binary);
-    command
-}
-
-/// Keeps this process on its own core. Whether that is possible.
-fn pin_load() -> bool {
-    let pinned = Command::new("taskset")
-        .args(["-acp", LOAD_CORE, &std::process::id().to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !pinned {
-        println!("taskset does not work here: nothing is pinned, the figures are noisier");
-    }
-    pinned
-}
-
-/// An address nobody listens on.
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
-}
-
-/// A directory that goes when the run ends.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tidegate-resp-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory for sockets");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -2,5 +2,6 @@
 
 pub mod floor;
 pub mod floor_grpc;
+pub mod process;
 pub mod requests;
 pub mod wire;

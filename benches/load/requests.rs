@@ -1,6 +1,5 @@
 //! The load: requests made beforehand, over connections that stay open, each sent when the last is answered.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::process::processor_time;
 use super::wire::{KEYS, Requests};
 
 /// Bytes of an answer.
@@ -42,14 +42,6 @@ impl Target {
         Self { process, address }
     }
 
-    /// Whether somebody listens.
-    pub fn answers(&self) -> bool {
-        match &self.address {
-            Address::Tcp(address) => TcpStream::connect(address).is_ok(),
-            Address::Unix(path) => UnixStream::connect(path).is_ok(),
-        }
-    }
-
     fn connect(&self) -> Box<dyn Stream> {
         match &self.address {
             Address::Tcp(address) => {
@@ -74,17 +66,6 @@ impl Target {
                 Box::new(stream.expect("a connection"))
             }
         }
-    }
-
-    /// Time on the processor so far, all threads.
-    fn processor_time(&self) -> Duration {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.process));
-        let nanos = threads
-            .expect("the server runs")
-            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok())
-            .filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok())
-            .sum();
-        Duration::from_nanos(nanos)
     }
 }
 
@@ -119,14 +100,14 @@ pub fn sample(target: &Target, requests: &Requests) -> Vec<u8> {
 
 /// Asks for `length` over so many connections.
 pub fn run(target: &Target, requests: &Requests, connections: usize, length: Duration) -> Measured {
-    let before = target.processor_time();
+    let before = processor_time(target.process);
     let begun = Instant::now();
     let mut times = match connections {
         1 => ask(target, requests, begun + length),
         _ => ask_all(target, requests, connections, begun + length),
     };
     let elapsed = begun.elapsed();
-    let server = target.processor_time() - before;
+    let server = processor_time(target.process) - before;
     times.sort_unstable();
     let percentile = |of_100: usize| f64::from(times[times.len() * of_100 / 100]) / 1e3;
     Measured {
