@@ -205,8 +205,8 @@ fn patient(text: &str) -> String {
 /// The same, with the guide's timeouts.
 fn hasty_http(door: &Door, open: bool) -> String {
     let blocks = guide("nginx.md", "nginx");
-    let [closed, instead, _] = &blocks[..] else {
-        panic!("not three blocks: {blocks:?}");
+    let [closed, instead, ..] = &blocks[..] else {
+        panic!("not two blocks: {blocks:?}");
     };
     let mut http = closed.clone();
     if open {
@@ -340,7 +340,7 @@ fn nginx_does_not_wait_for_an_answer() {
 #[test]
 fn nginx_takes_a_key_from_the_query() {
     let sidecar = sidecar();
-    let map = guide("nginx.md", "nginx").pop().unwrap();
+    let map = guide("nginx.md", "nginx").swap_remove(2);
     let http = http(&sidecar.http(), false)
         .replace(
             "    location / {",
@@ -372,6 +372,21 @@ fn nginx_limits_each_address_whatever_the_client_says_it_is() {
         proxy.connect().request("GET", "/", &headers, b"").status
     });
     assert_eq!(statuses, [200, 200, 429]);
+}
+
+/// The question without headers, for what nginx knows by itself.
+#[test]
+fn nginx_asks_the_plain_check_for_an_address() {
+    let sidecar = sidecar();
+    let blocks = guide("nginx.md", "nginx");
+    let plain = blocks.last().unwrap();
+    let asked =
+        "proxy_pass http://tidegate/v1/forward?domain=edge&deny_status=403&api_key=@x-api-key;";
+    let http = http(&sidecar.http(), false).replace(asked, plain.trim());
+    let proxy = Proxy::nginx(&http);
+    limits(&proxy, "any");
+    let other = proxy.get("/", "another-key");
+    assert_eq!(other.status, 429, "one address: {other:?}");
 }
 
 #[test]
