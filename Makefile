@@ -15,7 +15,7 @@ test-long: tools ## fleets on every kind of store, for longer
 	cargo test --locked --test long
 
 loom: ## every interleaving of the bucket table's models
-	RUSTFLAGS="--cfg tidegate_loom" CARGO_TARGET_DIR=target/loom cargo test --locked --profile quick --test loom
+	cargo test --locked --profile quick -p loom-models
 
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
 	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)

@@ -29,7 +29,7 @@ const LOAD_TENTHS: usize = 7;
 /// A group that is fuller than this sends a new key to its second group if that is emptier.
 const HOME_MAX: u32 = 13;
 /// Locks for keys that enter. One key always takes the same one, so it cannot enter twice.
-const STRIPES: usize = if cfg!(tidegate_loom) { 2 } else { 1024 };
+const STRIPES: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 
 const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;
@@ -183,7 +183,7 @@ impl Table {
         let misplaced = (words.as_ptr() as usize / size_of::<u64>()) % LINE_WORDS;
         Self {
             tags: zeroed(groups * 2),
-            base: if cfg!(tidegate_loom) {
+            base: if cfg!(feature = "loom") {
                 0
             } else {
                 (LINE_WORDS - misplaced) % LINE_WORDS
@@ -723,7 +723,7 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     different.wrapping_sub(0x0101_0101_0101_0101) & !different & 0x8080_8080_8080_8080
 }
 
-#[cfg(all(test, not(tidegate_loom)))]
+#[cfg(all(test, not(feature = "loom")))]
 mod tests {
     use super::*;
 
