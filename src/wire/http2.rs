@@ -1,6 +1,7 @@
 //! HTTP/2 on a connection of any listener, every bound of it set.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
@@ -50,7 +51,7 @@ where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     /// No settings, and GOAWAY with ENHANCE_YOUR_CALM.
     const BUSY: &'static [u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0b";

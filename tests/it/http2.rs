@@ -300,6 +300,28 @@ fn pings_and_settings_without_end_starve_nobody() {
     });
 }
 
+/// Of two bytes each: as messages they are forty times as long.
+#[test]
+fn descriptors_without_end_are_bounded() {
+    flood(|client, done| {
+        client.patience(Duration::from_millis(100));
+        let many = [0x12, 0].repeat(30_000);
+        for stream in (0..40).map(|nth: u32| 2 * nth + 1) {
+            client.send(&frame(HEADERS, END_HEADERS, stream, &call()));
+            for piece in message(&many).chunks(16_000) {
+                if !client.send(&frame(DATA, 0, stream, piece)) {
+                    return;
+                }
+            }
+            // The connection's window has to open again, or the daemon ends it.
+            thread::park_timeout(Duration::from_millis(30));
+        }
+        until("the end", SOON, || {
+            done.load(Ordering::Relaxed).then_some(())
+        });
+    });
+}
+
 #[test]
 fn requests_that_are_never_finished_are_bounded_and_given_up() {
     flood(|client, done| {
