@@ -300,6 +300,18 @@ fn pings_and_settings_without_end_starve_nobody() {
     });
 }
 
+#[test]
+fn who_never_reads_is_let_go() {
+    let sidecar = start();
+    let mut client = door(&sidecar).connect();
+    client.patience(Duration::from_secs(1));
+    client.send(&hello());
+    let ping = frame(PING, 0, 0, &[0; 8]).repeat(1000);
+    while client.send(&ping) {}
+    is_well(&sidecar);
+    drop(client);
+}
+
 /// Of two bytes each: as messages they are forty times as long.
 #[test]
 fn descriptors_without_end_are_bounded() {
