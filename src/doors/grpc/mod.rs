@@ -6,7 +6,7 @@ mod health;
 mod reflection;
 
 use std::convert::Infallible;
-use std::future::{self, Future};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -97,10 +97,10 @@ impl Service<Request<Incoming>> for Grpc {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let Self(services) = self;
         if request.method() != Method::POST {
-            return refuse(StatusCode::METHOD_NOT_ALLOWED);
+            return services.in_vain(request, refusal(StatusCode::METHOD_NOT_ALLOWED));
         }
         if !is_call(request.headers()) {
-            return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE);
+            return services.in_vain(request, refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         match request.uri().path() {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
@@ -129,7 +129,7 @@ impl Service<Request<Incoming>> for Grpc {
             }
             _ => {
                 let what = format!("no such method: checks are asked of {SERVICE_NAME}");
-                at_once(Status::unimplemented(what).into_http())
+                services.in_vain(request, Status::unimplemented(what).into_http())
             }
         }
     }
@@ -146,6 +146,19 @@ impl Services {
             Err(Unread::Broken) => Err(Status::invalid_argument("the message is broken")),
             Err(Unread::Late) => Err(Status::unavailable("the message did not come in time")),
         }
+    }
+
+    /// Answers what nobody serves once it is read: who is still sending would hear of a reset, and not of the answer.
+    fn in_vain(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        answer: Response<Body>,
+    ) -> BoxFuture<Response<Body>, Infallible> {
+        let services = Arc::clone(self);
+        Box::pin(async move {
+            let _ = services.read(request).await;
+            Ok(answer)
+        })
     }
 
     /// A check fails as INVALID_ARGUMENT or UNAVAILABLE, so that whoever asks can tell its own faults from ours. tonic
@@ -178,15 +191,11 @@ fn is_call(headers: &HeaderMap) -> bool {
     matches!(rest, Some([] | [b'+' | b';', ..]))
 }
 
-/// Answers what is no call.
-fn refuse(status: StatusCode) -> BoxFuture<Response<Body>, Infallible> {
+/// The answer to what is no call.
+fn refusal(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
-    at_once(response)
-}
-
-fn at_once(response: Response<Body>) -> BoxFuture<Response<Body>, Infallible> {
-    Box::pin(future::ready(Ok(response)))
+    response
 }
 
 /// Answers checks.
