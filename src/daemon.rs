@@ -159,7 +159,8 @@ impl Shared<'_> {
             config.bounds,
             self.strict(config),
             self.drain.clone(),
-        );
+        )
+        .await;
         let resp = self.resp(config)?;
         let health = Health {
             engine: Arc::clone(self.engine),

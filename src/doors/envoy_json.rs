@@ -72,6 +72,8 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
 /// A struct of texts and numbers, all of them said.
 fn fields(fields: &Struct) -> Value {
     let value = |value: &prost_types::Value| match &value.kind {
+        // A whole number is printed as one.
+        Some(Kind::NumberValue(number)) if number.fract() == 0.0 => json!(*number as i64),
         Some(Kind::NumberValue(number)) => json!(number),
         Some(Kind::StringValue(text)) => json!(text),
         Some(Kind::BoolValue(flag)) => json!(flag),

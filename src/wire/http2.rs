@@ -1,6 +1,7 @@
 //! HTTP/2 on a connection of any listener, every bound of it set.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::pin::pin;
 use std::task::Poll;
@@ -13,6 +14,7 @@ use hyper::service::Service;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_io_timeout::TimeoutWriter;
 use tracing::debug;
 
 use super::heads::Heads;
@@ -36,6 +38,8 @@ const STREAM_WINDOW_BYTES_MAX: u32 = 64 * 1024;
 const CONNECTION_WINDOW_BYTES_MAX: u32 = 256 * 1024;
 /// Bytes of one answer that wait to be sent.
 const SEND_BYTES_MAX: usize = 64 * 1024;
+/// How long a client may read nothing of what it is sent.
+const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// How long a silent client is left alone before it is asked for a sign of life.
 const PING_AFTER: Duration = Duration::from_secs(30);
 /// How long it may then take.
@@ -50,7 +54,7 @@ where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + 'static,
     S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     /// No settings, and GOAWAY with ENHANCE_YOUR_CALM.
     const BUSY: &'static [u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0b";
@@ -61,7 +65,10 @@ where
     {
         let Self(service) = self;
         let (service, mut heads) = Heads::of(service);
-        let mut served = pin!(bounded().serve_connection(TokioIo::new(stream), service));
+        let mut stream = TimeoutWriter::new(stream);
+        stream.set_timeout(Some(UNREAD_MAX));
+        let stream = TokioIo::new(Box::pin(stream));
+        let mut served = pin!(bounded().serve_connection(stream, service));
         let asked = drain.clone();
         let mut begins = pin!(drain.begins());
         let (mut waiting, mut leaving) = (false, false);

@@ -5,13 +5,11 @@
 
 pub mod decode;
 pub mod envoy;
-pub mod grpc;
 mod heads;
 pub mod http1;
 pub mod http2;
 pub mod listen;
 pub mod proto;
-mod protobuf;
 
 use bytes::Bytes;
 use http_body_util::Full;

@@ -434,6 +434,21 @@ fn what_is_no_check_is_refused_and_the_field_named() {
 }
 
 #[test]
+fn what_is_no_message_is_refused_like_what_is_no_check() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    // Its first field is a number, where a check has a text.
+    let number = prost_types::Timestamp {
+        seconds: 1,
+        nanos: 0,
+    };
+    let status = rls.call::<_, RateLimitResponse>(SHOULD_RATE_LIMIT, number);
+    let status = status.expect_err("a refusal");
+    assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status:?}");
+    assert_eq!(rls.letter("client", "after"), 'a');
+}
+
+#[test]
 fn what_is_not_served_is_unimplemented() {
     let sidecar = start();
     let mut rls = tcp(&sidecar);

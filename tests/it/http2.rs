@@ -301,6 +301,40 @@ fn pings_and_settings_without_end_starve_nobody() {
 }
 
 #[test]
+fn who_never_reads_is_let_go() {
+    let sidecar = start();
+    let mut client = door(&sidecar).connect();
+    client.patience(Duration::from_secs(1));
+    client.send(&hello());
+    let ping = frame(PING, 0, 0, &[0; 8]).repeat(1000);
+    while client.send(&ping) {}
+    is_well(&sidecar);
+    drop(client);
+}
+
+/// Of two bytes each: as messages they are forty times as long.
+#[test]
+fn descriptors_without_end_are_bounded() {
+    flood(|client, done| {
+        client.patience(Duration::from_millis(100));
+        let many = [0x12, 0].repeat(30_000);
+        for stream in (0..40).map(|nth: u32| 2 * nth + 1) {
+            client.send(&frame(HEADERS, END_HEADERS, stream, &call()));
+            for piece in message(&many).chunks(16_000) {
+                if !client.send(&frame(DATA, 0, stream, piece)) {
+                    return;
+                }
+            }
+            // The connection's window has to open again, or the daemon ends it.
+            thread::park_timeout(Duration::from_millis(30));
+        }
+        until("the end", SOON, || {
+            done.load(Ordering::Relaxed).then_some(())
+        });
+    });
+}
+
+#[test]
 fn requests_that_are_never_finished_are_bounded_and_given_up() {
     flood(|client, done| {
         // As many as there may be, each with half a message, and then one more for as long as it lasts.

@@ -41,7 +41,7 @@ fn the_answer_is_in_protobufs_json_with_defaults_left_out() {
             header("x-ratelimit-remaining", "2"),
             header("x-ratelimit-reset", "28800"),
         ],
-        "dynamicMetadata": { "descriptor": 0.0, "rule": "api/client", "source": "local" },
+        "dynamicMetadata": { "descriptor": 0, "rule": "api/client", "source": "local" },
     });
     assert_eq!(answer.json(), expected);
     let nothing = post(&mut client, &check("nothing", "v"));

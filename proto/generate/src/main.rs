@@ -31,14 +31,17 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let files = set.file.into_iter();
     let requests = files.map(|file| (Module::from_protobuf_package_name(file.package()), file));
-    let modules = prost_build::Config::new().generate(requests.collect())?;
+    let services = tonic_prost_build::configure().build_client(false);
+    let services = services.build_transport(false).service_generator();
+    let mut config = prost_build::Config::new();
+    let modules = config.service_generator(services).generate(requests.collect())?;
     let mut tree = Tree::default();
     for (module, code) in modules {
         let parts: Vec<String> = module.parts().map(str::to_owned).collect();
-        if parts.starts_with(&["google".to_owned()]) {
-            continue; // `prost-types` has them.
+        if parts.first().is_none_or(|first| first != "envoy") {
+            continue; // `prost-types`, `tonic-health` and `tonic-reflection` have them.
         }
-        tree.at(&parts).code = code;
+        tree.at(&parts).code = linted(&code);
     }
     let mut text = format!(
         "//! Messages, printed from the files in `proto` by `make proto`. Not to be edited.\n\n\
@@ -63,6 +66,16 @@ fn digest(protos: &Path) -> Result<u64, std::io::Error> {
         hasher.write(&fs::read(protos.join(file))?);
     }
     Ok(hasher.finish())
+}
+
+/// With our lints in place of those that tonic allows itself.
+fn linted(code: &str) -> String {
+    let Some((before, rest)) = code.split_once("#![allow(") else {
+        return code.to_owned();
+    };
+    let (_, after) = rest.split_once(")]").unwrap_or_default();
+    let ours = "#![expect(missing_docs, reason = \"tonic prints none here\")]";
+    format!("{before}{ours}{after}").replace("#[allow(non_camel_case_types)]", "")
 }
 
 /// Modules within modules, as packages nest.

@@ -1,99 +1,73 @@
 //! `grpc.health.v1.Health`: serving from the first connection until the drain begins.
 
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use tonic::codegen::BoxStream;
+use tonic::codegen::tokio_stream::{self, StreamExt};
+use tonic::{Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, HealthService};
 
-use bytes::Bytes;
-use prost::Message;
-
-use super::RATE_LIMIT_SERVICE;
-use crate::wire::grpc::{self, Code, Failure, Source};
+use super::until;
 use crate::wire::listen::Drain;
-use crate::wire::proto::health::v1::health_check_response::ServingStatus;
+use crate::wire::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
+use crate::wire::proto::health::v1::health_server::{Health, HealthServer};
 use crate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use crate::wire::proto::rate_limit_service_server::SERVICE_NAME;
 
 /// The whole server, the rate limit service, and what envoyproxy/ratelimit calls it.
-const SERVICES: [&str; 3] = ["", RATE_LIMIT_SERVICE, "ratelimit"];
+const SERVICES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
-/// Whether that service is well now.
-pub fn check(message: &[u8], drain: &Drain) -> grpc::Answer {
-    grpc::answer(known(message).and_then(|known| match known {
-        true => Ok(framed(status(drain))),
-        false => Err(Failure::new(Code::NotFound, "no such service")),
-    }))
+/// What tonic tells, but for watchers: of a service that is not, and until the end.
+#[derive(Debug)]
+pub struct Told {
+    service: HealthService,
+    /// Begins once watchers could hear of the drain.
+    ends: Drain,
 }
 
-/// Whether that service is well, now and when it changes.
-pub fn watch(message: &[u8], drain: &Drain) -> grpc::Answer {
-    match known(message) {
-        Ok(known) => grpc::answer_many(Watching {
-            told: None,
-            known,
-            drain: drain.clone(),
-            begins: Box::pin({
-                let mut drain = drain.clone();
-                async move { drain.begins().await }
-            }),
-        }),
-        Err(failure) => grpc::answer(Err(failure)),
+/// The service, which is well until `drain` begins.
+pub async fn server(mut drain: Drain) -> HealthServer<Told> {
+    let reporter = HealthReporter::new();
+    tell(&reporter, ServingStatus::Serving).await;
+    let service = HealthService::from_health_reporter(reporter.clone());
+    let (switch, ends) = Drain::new();
+    tokio::spawn(async move {
+        drain.begins().await;
+        tell(&reporter, ServingStatus::NotServing).await;
+        switch.begin();
+    });
+    HealthServer::new(Told { service, ends })
+}
+
+async fn tell(reporter: &HealthReporter, status: ServingStatus) {
+    for service in SERVICES {
+        reporter.set_service_status(service, status).await;
     }
 }
 
-fn known(message: &[u8]) -> Result<bool, Failure> {
-    let request = HealthCheckRequest::decode(message)
-        .map_err(|error| Failure::new(Code::InvalidArgument, error.to_string()))?;
-    Ok(SERVICES.contains(&request.service.as_str()))
-}
-
-fn status(drain: &Drain) -> ServingStatus {
-    match drain.has_begun() {
-        true => ServingStatus::NotServing,
-        false => ServingStatus::Serving,
+#[tonic::async_trait]
+impl Health for Told {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        self.service.check(request).await
     }
-}
 
-fn framed(status: ServingStatus) -> Bytes {
-    grpc::frame(&HealthCheckResponse {
-        status: status.into(),
-    })
-}
+    type WatchStream = BoxStream<HealthCheckResponse>;
 
-/// Tells how it is, waits for the drain, tells that, and ends.
-struct Watching {
-    told: Option<ServingStatus>,
-    known: bool,
-    drain: Drain,
-    begins: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl fmt::Debug for Watching {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watching")
-            .field("told", &self.told)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Source for Watching {
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Bytes, Option<Failure>>> {
-        // Once it has begun there is nothing to wait for.
-        if self.told.is_some() && !self.drain.has_begun() {
-            ready!(self.begins.as_mut().poll(context));
-        }
-        let status = match self.known {
-            true => status(&self.drain),
-            false => ServingStatus::ServiceUnknown,
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let told: Self::WatchStream = match self.service.watch(request).await {
+            Ok(told) => Box::pin(told.into_inner()),
+            // It might come to be: the protocol has it that the call goes on.
+            Err(_) => {
+                let status = ServiceUnknown.into();
+                let unknown = tokio_stream::once(Ok(HealthCheckResponse { status }));
+                Box::pin(unknown.chain(tokio_stream::pending()))
+            }
         };
-        if self.told == Some(status) {
-            let what = "the server is about to end";
-            return Poll::Ready(Err(Some(Failure::new(Code::Unavailable, what))));
-        }
-        self.told = Some(status);
-        Poll::Ready(Ok(framed(status)))
+        Ok(Response::new(until(told, self.ends.clone())))
     }
 }

@@ -6,257 +6,287 @@ mod health;
 mod reflection;
 
 use std::convert::Infallible;
-use std::future::{self, Future, Ready};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::Service;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use metrics::Counter;
+use tonic::body::Body;
+use tonic::codec::HEADER_SIZE;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::{BoxFuture, BoxStream, Service as _};
+use tonic::{Code, Status};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 
 use super::body::{Reading, Unread};
 use super::envoy;
 use super::headers::HeaderStyles;
-use super::strict::{Late, Strict};
+use super::strict::Strict;
 use crate::clock::Clock;
 use crate::config::{Bounds, HeaderStyle};
-use crate::engine::{Answer, Begun, Engine, Plan};
+use crate::engine::{Answer, Begun, Engine};
 use crate::pure::{Check, Moment};
 use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
 use crate::wire::decode::Malformed;
 use crate::wire::envoy::from_protobuf;
-use crate::wire::grpc::{self, Code, Failure, PREFIX_BYTES};
 use crate::wire::listen::Drain;
+use crate::wire::proto::rate_limit_service_server::{
+    RateLimitService, RateLimitServiceServer, SERVICE_NAME,
+};
+use crate::wire::proto::{RateLimitRequest, RateLimitResponse};
 
-/// The service that checks are asked of.
-const RATE_LIMIT_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// Where tools ask what there is. The older one differs in its name only.
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+const REFLECTION_OLD: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// The gRPC door's service.
+/// The gRPC door's services.
 #[derive(Clone, Debug)]
-pub struct Grpc(Arc<Inner>);
+pub struct Grpc(Arc<Services>);
 
 #[derive(Debug)]
-struct Inner {
-    engine: Arc<Engine>,
-    telemetry: Arc<Telemetry>,
+struct Services {
+    checks: RateLimitServiceServer<Checks>,
+    health: HealthServer<health::Told>,
+    reflection: ServerReflectionServer<reflection::Reflection>,
     malformed: Counter,
-    clock: Clock,
-    styles: HeaderStyles,
-    bounds: Bounds,
-    strict: Strict,
-    drain: Drain,
+    bytes_max: usize,
 }
 
 impl Grpc {
     /// A door to `engine` that asks the store as `strict` says, and is well until `drain` begins.
-    pub fn new(
+    pub async fn new(
         (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
         styles: &[HeaderStyle],
         bounds: Bounds,
         strict: Strict,
         drain: Drain,
     ) -> Self {
-        Self(Arc::new(Inner {
-            malformed: telemetry.counter(REQUESTS_MALFORMED, &["grpc"]),
+        let malformed = telemetry.counter(REQUESTS_MALFORMED, &["grpc"]);
+        let checks = RateLimitServiceServer::new(Checks {
             engine,
             telemetry,
+            malformed: malformed.clone(),
             clock: Clock::get(),
             styles: HeaderStyles::new(styles),
-            bounds,
+            key_bytes_max: bounds.key_bytes_max,
             strict,
-            drain,
-        }))
-    }
-
-    fn read(&self, body: Incoming, method: Unary) -> Answering {
-        Answering::Reading {
-            door: self.clone(),
-            body: Reading::new(body, self.0.bounds.body_bytes_max + PREFIX_BYTES),
-            method,
-        }
-    }
-
-    /// Answers the one message of a call, at once if that can be.
-    fn answer(&self, body: Bytes, method: Unary) -> Result<grpc::Answer, Late<grpc::Answer>> {
-        let message = match grpc::only_message(body, self.0.bounds.body_bytes_max) {
-            Ok(message) => message,
-            Err(failure) => {
-                self.0.malformed.increment(1);
-                return Ok(grpc::answer(Err(failure)));
-            }
-        };
-        match method {
-            Unary::ShouldRateLimit => match self.0.begin(&message) {
-                Ok(answered) => Ok(grpc::answer(answered)),
-                Err(asking) => Err(Late::new(self.clone().ask(message, asking))),
-            },
-            Unary::Check => Ok(health::check(&message, &self.0.drain)),
-            Unary::Watch => Ok(health::watch(&message, &self.0.drain)),
-        }
-    }
-
-    /// Asks the store, and then decides.
-    async fn ask(self, message: Bytes, Asking { plan, began }: Asking) -> grpc::Answer {
-        let Self(inner) = self;
-        let bytes_max = inner.bounds.key_bytes_max;
-        let again = |moment| {
-            let begin = |check: &Check<'_>| inner.engine.begin(check, moment);
-            from_protobuf(&message)?.check(bytes_max, begin)
-        };
-        let told = match inner.strict.decide(&inner.engine, plan, again).await {
-            Ok((answer, moment)) => from_protobuf(&message).and_then(|asked| {
-                asked.check(bytes_max, |check| {
-                    inner.tell(check, &answer, (began, moment))
-                })
-            }),
-            Err(malformed) => Err(malformed),
-        };
-        grpc::answer(told.map_err(|malformed| inner.refuse(malformed)))
-    }
-}
-
-/// A method that is asked with one message.
-#[derive(Clone, Copy, Debug)]
-pub enum Unary {
-    /// A check.
-    ShouldRateLimit,
-    /// Whether checks are answered.
-    Check,
-    /// Whether they are, from now on.
-    Watch,
-}
-
-/// A check that the store has to be asked for.
-struct Asking {
-    plan: Box<Plan>,
-    began: Moment,
-}
-
-impl Inner {
-    /// Decides what was sent, unless the store has to be asked.
-    fn begin(&self, message: &[u8]) -> Result<Result<Bytes, Failure>, Asking> {
-        let began = self.clock.moment();
-        let begun = from_protobuf(message).and_then(|asked| {
-            asked.check(self.bounds.key_bytes_max, |check| {
-                match self.engine.begin(check, began) {
-                    Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
-                    Begun::Asking(plan) => Err(Asking { plan, began }),
-                }
-            })
         });
-        match begun {
-            Ok(Ok(answer)) => Ok(Ok(answer)),
-            Ok(Err(asking)) => Err(asking),
-            Err(malformed) => Ok(Err(self.refuse(malformed))),
-        }
-    }
-
-    /// Counts and encodes what was decided, between when it began and when it was.
-    fn tell(&self, check: &Check<'_>, answer: &Answer, (began, moment): (Moment, Moment)) -> Bytes {
-        let taken = self.clock.since(began.now);
-        self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer);
-        grpc::frame(&envoy::response(check, answer, (self.styles, moment)))
-    }
-
-    fn refuse(&self, Malformed(what): Malformed) -> Failure {
-        self.malformed.increment(1);
-        Failure::new(Code::InvalidArgument, what)
+        Self(Arc::new(Services {
+            checks: checks.max_decoding_message_size(bounds.body_bytes_max),
+            health: health::server(drain.clone()).await,
+            reflection: reflection::server(drain),
+            malformed,
+            bytes_max: bounds.body_bytes_max,
+        }))
     }
 }
 
 impl Service<Request<Incoming>> for Grpc {
-    type Response = grpc::Answer;
+    type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = BoxFuture<Response<Body>, Infallible>;
 
-    fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (head, body) = request.into_parts();
-        if head.method != Method::POST {
-            return Answering::at_once(grpc::refuse(StatusCode::METHOD_NOT_ALLOWED));
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let Self(services) = self;
+        if request.method() != Method::POST {
+            return services.in_vain(request, refusal(StatusCode::METHOD_NOT_ALLOWED));
         }
-        if !grpc::is_call(&head.headers) {
-            return Answering::at_once(grpc::refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+        if !is_call(request.headers()) {
+            return services.in_vain(request, refusal(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        match head.uri.path() {
+        match request.uri().path() {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
-                self.read(body, Unary::ShouldRateLimit)
+                let services = Arc::clone(services);
+                Box::pin(async move {
+                    let request = match services.read(request).await {
+                        Ok(request) => request,
+                        Err(status) => return Ok(status.into_http()),
+                    };
+                    let answer = services.checks.clone().call(request).await;
+                    answer.map(|answer| services.worded(answer))
+                })
             }
-            "/grpc.health.v1.Health/Check" => self.read(body, Unary::Check),
-            "/grpc.health.v1.Health/Watch" => self.read(body, Unary::Watch),
-            // The older one differs in its name only.
-            "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-            | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
-                Answering::at_once(reflection::answer(body, self.0.drain.clone()))
+            "/grpc.health.v1.Health/Check" | "/grpc.health.v1.Health/Watch" => {
+                let services = Arc::clone(services);
+                Box::pin(async move {
+                    match services.read(request).await {
+                        Ok(request) => services.health.clone().call(request).await,
+                        Err(status) => Ok(status.into_http()),
+                    }
+                })
+            }
+            REFLECTION | REFLECTION_OLD => {
+                *request.uri_mut() = Uri::from_static(REFLECTION);
+                services.reflection.clone().call(request)
             }
             _ => {
-                let what = "no such method: checks are asked of ";
-                let failure =
-                    Failure::new(Code::Unimplemented, format!("{what}{RATE_LIMIT_SERVICE}"));
-                Answering::at_once(grpc::answer(Err(failure)))
+                let what = format!("no such method: checks are asked of {SERVICE_NAME}");
+                services.in_vain(request, Status::unimplemented(what).into_http())
             }
         }
     }
 }
 
-/// An answer on its way.
-#[derive(Debug)]
-pub enum Answering {
-    /// It is there.
-    AtOnce(Ready<Result<grpc::Answer, Infallible>>),
-    /// The message it answers is still being read.
-    Reading {
-        /// Who answers.
-        door: Grpc,
-        /// What is read.
-        body: Reading,
-        /// What is asked with it.
-        method: Unary,
-    },
-    /// The store has to be asked first.
-    Late(Late<grpc::Answer>),
-}
-
-impl Answering {
-    fn at_once(answer: grpc::Answer) -> Self {
-        Self::AtOnce(future::ready(Ok(answer)))
-    }
-}
-
-impl Future for Answering {
-    type Output = Result<grpc::Answer, Infallible>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            let late = match &mut *self {
-                Self::AtOnce(answer) => return Pin::new(answer).poll(context),
-                Self::Late(answer) => return Pin::new(answer).poll(context).map(Ok),
-                Self::Reading { door, body, method } => {
-                    let answered = match ready!(Pin::new(body).poll(context)) {
-                        Ok(body) => door.answer(body, *method),
-                        Err(why) => {
-                            let failure = unread(why, door.0.bounds.body_bytes_max);
-                            Ok(grpc::answer(Err(failure)))
-                        }
-                    };
-                    match answered {
-                        Ok(answer) => return Poll::Ready(Ok(answer)),
-                        Err(late) => late,
-                    }
-                }
-            };
-            *self = Self::Late(late);
+impl Services {
+    /// Reads all of a call that has one message before tonic does. Messages grow when they are decoded: whoever is slow
+    /// to end a call would have them kept meanwhile.
+    async fn read(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
+        let (head, body) = request.into_parts();
+        match Reading::new(body, self.bytes_max + HEADER_SIZE).await {
+            Ok(body) => Ok(Request::from_parts(head, Full::new(body))),
+            Err(Unread::TooLarge) => Err(self.too_large()),
+            Err(Unread::Broken) => Err(Status::invalid_argument("the message is broken")),
+            Err(Unread::Late) => Err(Status::unavailable("the message did not come in time")),
         }
     }
+
+    /// Answers what nobody serves once it is read: who is still sending would hear of a reset, and not of the answer.
+    fn in_vain(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        answer: Response<Body>,
+    ) -> BoxFuture<Response<Body>, Infallible> {
+        let services = Arc::clone(self);
+        Box::pin(async move {
+            let _ = services.read(request).await;
+            Ok(answer)
+        })
+    }
+
+    /// A check fails as INVALID_ARGUMENT or UNAVAILABLE, so that whoever asks can tell its own faults from ours. tonic
+    /// has other codes for messages that cannot be read: INTERNAL, and OUT_OF_RANGE for those said to be too long.
+    fn worded(&self, answer: Response<Body>) -> Response<Body> {
+        let Some(status) = answer.extensions().get::<Status>() else {
+            return answer;
+        };
+        let status = if status.code() == Code::OutOfRange {
+            self.too_large()
+        } else if status.code() == Code::Internal {
+            Status::invalid_argument(status.message())
+        } else {
+            return answer;
+        };
+        self.malformed.increment(1);
+        status.into_http()
+    }
+
+    fn too_large(&self) -> Status {
+        let bytes_max = self.bytes_max;
+        Status::invalid_argument(format!("the message must be at most {bytes_max} bytes"))
+    }
 }
 
-fn unread(why: Unread, bytes_max: usize) -> Failure {
-    match why {
-        Unread::TooLarge => grpc::too_large(bytes_max),
-        Unread::Broken => Failure::new(Code::InvalidArgument, "the message is broken"),
-        Unread::Late => Failure::new(Code::Unavailable, "the message did not come in time"),
+/// Whether these are the headers of a call.
+fn is_call(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    matches!(rest, Some([] | [b'+' | b';', ..]))
+}
+
+/// The answer to what is no call.
+fn refusal(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// Answers checks.
+#[derive(Debug)]
+struct Checks {
+    engine: Arc<Engine>,
+    telemetry: Arc<Telemetry>,
+    malformed: Counter,
+    clock: Clock,
+    styles: HeaderStyles,
+    key_bytes_max: usize,
+    strict: Strict,
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Checks {
+    async fn should_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        let request = request.get_ref();
+        let began = self.clock.moment();
+        let begun = self.check(request, |check| match self.engine.begin(check, began) {
+            Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
+            Begun::Asking(plan) => Err(plan),
+        })?;
+        let response = match begun {
+            Ok(response) => response,
+            Err(plan) => {
+                let begin = |moment| self.check(request, |check| self.engine.begin(check, moment));
+                let (answer, moment) = self.strict.decide(&self.engine, plan, begin).await?;
+                self.check(request, |check| self.tell(check, &answer, (began, moment)))?
+            }
+        };
+        Ok(tonic::Response::new(response))
+    }
+}
+
+impl Checks {
+    /// Hands what was asked to `then`, once it is within the bounds.
+    fn check<R>(
+        &self,
+        request: &RateLimitRequest,
+        then: impl FnOnce(&Check<'_>) -> R,
+    ) -> Result<R, Status> {
+        let asked = from_protobuf(request);
+        let then = asked.and_then(|asked| asked.check(self.key_bytes_max, then));
+        then.map_err(|Malformed(what)| {
+            self.malformed.increment(1);
+            Status::invalid_argument(what)
+        })
+    }
+
+    /// Counts what was decided, between when it began and when it was, and puts it in Envoy's words.
+    fn tell(
+        &self,
+        check: &Check<'_>,
+        answer: &Answer,
+        (began, moment): (Moment, Moment),
+    ) -> RateLimitResponse {
+        let taken = self.clock.since(began.now);
+        self.telemetry.check_duration.record(taken);
+        self.telemetry.decided(answer);
+        envoy::response(check, answer, (self.styles, moment))
+    }
+}
+
+/// These messages, until `drain` begins and there are no more for now.
+fn until<T: 'static>(messages: BoxStream<T>, mut drain: Drain) -> BoxStream<T> {
+    Box::pin(Until {
+        messages,
+        begins: Box::pin(async move { drain.begins().await }),
+    })
+}
+
+struct Until<T> {
+    messages: BoxStream<T>,
+    begins: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl<T> Stream for Until<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.messages.as_mut().poll_next(context) {
+            Poll::Ready(next) => Poll::Ready(next),
+            Poll::Pending => {
+                ready!(self.begins.as_mut().poll(context));
+                let ended = Status::unavailable("the server is about to end");
+                Poll::Ready(Some(Err(ended)))
+            }
+        }
     }
 }

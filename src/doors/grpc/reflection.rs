@@ -1,20 +1,21 @@
 //! Server reflection: what can be asked here, for tools such as `grpcurl`.
+//!
+//! `tonic-reflection` has the service; its answers leave out the imports and end the call at the first name not found.
 
-use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use bytes::{Bytes, BytesMut};
-use hyper::body::{Body, Incoming};
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use tonic::codegen::BoxStream;
+use tonic::codegen::tokio_stream::StreamExt;
+use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::wire::grpc::{self, Code, Failure, PREFIX_BYTES, Source};
+use super::until;
 use crate::wire::listen::Drain;
 use crate::wire::proto::DESCRIPTORS;
 use crate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
 use crate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
+use crate::wire::proto::reflection::v1::server_reflection_server::{
+    ServerReflection, ServerReflectionServer,
+};
 use crate::wire::proto::reflection::v1::{
     ErrorResponse, ExtensionNumberResponse, FileDescriptorResponse, ListServiceResponse,
     ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
@@ -23,69 +24,33 @@ use crate::wire::proto::reflection::v1::{
 /// Bytes of one question.
 const QUESTION_BYTES_MAX: usize = 4096;
 
-/// Answers each question in `body`, until it or the server ends.
-pub fn answer(body: Incoming, mut drain: Drain) -> grpc::Answer {
-    grpc::answer_many(Reflecting {
-        body,
-        read: Bytes::new(),
-        begins: Box::pin(async move { drain.begins().await }),
-    })
+/// Answers each question until the call or the server ends.
+#[derive(Debug)]
+pub struct Reflection(Drain);
+
+/// The service, until `drain` begins.
+pub fn server(drain: Drain) -> ServerReflectionServer<Reflection> {
+    ServerReflectionServer::new(Reflection(drain)).max_decoding_message_size(QUESTION_BYTES_MAX)
 }
 
-/// Questions on their way.
-struct Reflecting {
-    body: Incoming,
-    /// Read and not yet answered.
-    read: Bytes,
-    begins: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
+#[tonic::async_trait]
+impl ServerReflection for Reflection {
+    type ServerReflectionInfoStream = BoxStream<ServerReflectionResponse>;
 
-impl fmt::Debug for Reflecting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reflecting").finish_non_exhaustive()
+    async fn server_reflection_info(
+        &self,
+        request: Request<Streaming<ServerReflectionRequest>>,
+    ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
+        let questions = request.into_inner();
+        let answers = questions.map(|question| question.and_then(reply));
+        Ok(Response::new(until(Box::pin(answers), self.0.clone())))
     }
 }
 
-impl Source for Reflecting {
-    fn poll_next(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Bytes, Option<Failure>>> {
-        loop {
-            if let Some(question) = grpc::take_message(&mut self.read, QUESTION_BYTES_MAX)? {
-                return Poll::Ready(reply(&question).map_err(Some));
-            }
-            if self.begins.as_mut().poll(context).is_ready() {
-                let what = "the server is about to end";
-                return Poll::Ready(Err(Some(Failure::new(Code::Unavailable, what))));
-            }
-            let Some(Ok(frame)) = ready!(Pin::new(&mut self.body).poll_frame(context)) else {
-                return Poll::Ready(Err(None));
-            };
-            if let Ok(piece) = frame.into_data() {
-                self.read = joined(std::mem::take(&mut self.read), piece);
-            }
-        }
-    }
-}
-
-/// What is left of a question is shorter than one, and a piece is no longer than a frame: this stays small.
-fn joined(before: Bytes, piece: Bytes) -> Bytes {
-    debug_assert!(before.len() < QUESTION_BYTES_MAX + PREFIX_BYTES);
-    if before.is_empty() {
-        return piece;
-    }
-    let mut joined = BytesMut::from(before);
-    joined.extend_from_slice(&piece);
-    joined.freeze()
-}
-
-fn reply(question: &[u8]) -> Result<Bytes, Failure> {
-    let invalid =
-        |error: prost::DecodeError| Failure::new(Code::InvalidArgument, error.to_string());
-    let request = ServerReflectionRequest::decode(question).map_err(invalid)?;
+fn reply(request: ServerReflectionRequest) -> Result<ServerReflectionResponse, Status> {
+    // Read anew for each question: nobody asks often, and it is not kept.
     let set = FileDescriptorSet::decode(DESCRIPTORS)
-        .map_err(|error| Failure::new(Code::Unavailable, error.to_string()))?;
+        .map_err(|error| Status::unavailable(error.to_string()))?;
     let response = match &request.message_request {
         Some(MessageRequest::ListServices(_)) => list(&set),
         Some(MessageRequest::FileByFilename(name)) => files(&set, |file| file.name() == name),
@@ -101,11 +66,11 @@ fn reply(question: &[u8]) -> Result<Bytes, Failure> {
         }
         Some(MessageRequest::FileContainingExtension(_)) | None => not_found(),
     };
-    Ok(grpc::frame(&ServerReflectionResponse {
+    Ok(ServerReflectionResponse {
         valid_host: request.host.clone(),
         original_request: Some(request),
         message_response: Some(response),
-    }))
+    })
 }
 
 fn list(set: &FileDescriptorSet) -> MessageResponse {
