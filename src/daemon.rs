@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::config::{Address, Config};
 use crate::doors::grpc::Grpc;
 use crate::doors::http::Http;
+use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
 use crate::engine::{Desk, Engine, FleetKey, Setup};
@@ -146,21 +147,9 @@ struct Shared<'a> {
 impl Shared<'_> {
     /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
     async fn open_doors(&self, config: &Config) -> Result<Opened, DaemonError> {
-        let http = Http::new(
-            Arc::clone(self.engine),
-            Arc::clone(self.telemetry),
-            &config.headers,
-            config.bounds,
-            self.strict(config),
-        );
-        let grpc = Grpc::new(
-            (Arc::clone(self.engine), Arc::clone(self.telemetry)),
-            &config.headers,
-            config.bounds,
-            self.strict(config),
-            self.drain.clone(),
-        )
-        .await;
+        let http = Http::new(self.limiter("http", config), &config.headers);
+        let limiter = self.limiter("grpc", config);
+        let grpc = Grpc::new(limiter, &config.headers, self.drain.clone()).await;
         let resp = self.resp(config)?;
         let health = Health {
             engine: Arc::clone(self.engine),
@@ -197,24 +186,21 @@ impl Shared<'_> {
         })
     }
 
-    fn strict(&self, config: &Config) -> Strict {
+    fn limiter(&self, door: &str, config: &Config) -> Limiter {
+        let told = (Arc::clone(self.engine), Arc::clone(self.telemetry));
         let timeout = config.store.as_ref().map(|store| store.timeout);
-        Strict {
+        let strict = Strict {
             desk: self.desk.clone(),
             timeout: timeout.unwrap_or_default(),
-        }
+        };
+        Limiter::new(door, told, config.bounds, strict)
     }
 
     fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
         let file = config.listen.resp_password_file.as_ref();
         let password = secret("the RESP password", file)?;
-        Ok(Resp::new(
-            Arc::clone(self.engine),
-            Arc::clone(self.telemetry),
-            config.bounds,
-            self.strict(config),
-            password.map(|password| Arc::from(password.as_bytes())),
-        ))
+        let password = password.map(|password| Arc::from(password.as_bytes()));
+        Ok(Resp::new(self.limiter("resp", config), password))
     }
 
     fn api(&self, config: &Config) -> Result<Api, DaemonError> {

@@ -19,12 +19,11 @@ use super::body::{Reading, Unread};
 use super::encode::{self, Form, Telling};
 use super::forward;
 use super::headers::HeaderStyles;
-use super::strict::{Late, Strict};
-use crate::clock::Clock;
-use crate::config::{Bounds, HeaderStyle};
-use crate::engine::{Answer, Begun, Engine, Plan};
+use super::limiter::Limiter;
+use super::strict::Late;
+use crate::config::HeaderStyle;
+use crate::engine::{Answer, Begun, Plan};
 use crate::pure::{Check, Moment};
-use crate::telemetry::Telemetry;
 use crate::wire::decode::{self, Asked, Malformed};
 use crate::wire::{Reply, envoy, method_refusal, refusal};
 
@@ -34,38 +33,22 @@ pub struct Http(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    engine: Arc<Engine>,
-    telemetry: Arc<Telemetry>,
-    clock: Clock,
+    limiter: Limiter,
     styles: HeaderStyles,
-    bounds: Bounds,
-    strict: Strict,
 }
 
 impl Http {
-    /// A door to `engine` that asks the store as `strict` says.
-    pub fn new(
-        engine: Arc<Engine>,
-        telemetry: Arc<Telemetry>,
-        styles: &[HeaderStyle],
-        bounds: Bounds,
-        strict: Strict,
-    ) -> Self {
-        Self(Arc::new(Inner {
-            engine,
-            telemetry,
-            clock: Clock::get(),
-            styles: HeaderStyles::new(styles),
-            bounds,
-            strict,
-        }))
+    /// A door that decides with `limiter`, and adds headers of these styles.
+    pub fn new(limiter: Limiter, styles: &[HeaderStyle]) -> Self {
+        let styles = HeaderStyles::new(styles);
+        Self(Arc::new(Inner { limiter, styles }))
     }
 
     fn read(&self, body: Incoming, headers: HeaderMap, sent: fn(Bytes) -> Sent) -> Answering {
         Answering::Reading {
             door: self.clone(),
             headers,
-            body: Reading::new(body, self.0.bounds.body_bytes_max),
+            body: Reading::new(body, self.0.limiter.bounds.body_bytes_max),
             sent,
         }
     }
@@ -85,13 +68,18 @@ impl Http {
             began,
         } = asking;
         let again = |moment| {
-            let bytes_max = inner.bounds.key_bytes_max;
-            let begin = |check: &Check<'_>| inner.engine.begin(check, moment);
+            let bytes_max = inner.limiter.bounds.key_bytes_max;
+            let begin = |check: &Check<'_>| inner.limiter.engine.begin(check, moment);
             sent.asked()?.check(bytes_max, begin)
         };
-        let told = match inner.strict.decide(&inner.engine, plan, again).await {
+        let told = match inner
+            .limiter
+            .strict
+            .decide(&inner.limiter.engine, plan, again)
+            .await
+        {
             Ok((answer, moment)) => sent.asked().and_then(|asked| {
-                asked.check(inner.bounds.key_bytes_max, |check| {
+                asked.check(inner.limiter.bounds.key_bytes_max, |check| {
                     let telling = inner.telling(&sent, &asked, moment);
                     inner.tell(check, &answer, (headers, telling), began)
                 })
@@ -221,7 +209,7 @@ impl Future for Answering {
                         Err(late) => late,
                     },
                     Err(why) => {
-                        return Poll::Ready(Ok(unread(why, door.0.bounds.body_bytes_max)));
+                        return Poll::Ready(Ok(unread(why, door.0.limiter.bounds.body_bytes_max)));
                     }
                 },
             };
@@ -233,10 +221,10 @@ impl Future for Answering {
 impl Inner {
     /// Decides what was sent, unless the store has to be asked. The answer's headers go where the request's were.
     fn begin(&self, sent: &Sent, headers: HeaderMap) -> Result<Reply, Asking> {
-        let moment = self.clock.moment();
+        let moment = self.limiter.clock.moment();
         let begun = sent.asked().and_then(|asked| {
-            asked.check(self.bounds.key_bytes_max, |check| {
-                match self.engine.begin(check, moment) {
+            asked.check(self.limiter.bounds.key_bytes_max, |check| {
+                match self.limiter.engine.begin(check, moment) {
                     Begun::Decided(answer) => {
                         let telling = self.telling(sent, &asked, moment);
                         Ok(self.tell(check, &answer, (headers, telling), moment))
@@ -270,14 +258,12 @@ impl Inner {
         (headers, telling): (HeaderMap, Telling),
         began: Moment,
     ) -> Reply {
-        let taken = self.clock.since(began.now);
-        self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer);
+        self.limiter.decided(answer, began);
         encode::response(headers, check, answer, telling)
     }
 
     fn refuse(&self, Malformed(what): &Malformed) -> Reply {
-        self.telemetry.requests_malformed.increment(1);
+        self.limiter.malformed();
         refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
     }
 }

@@ -1,8 +1,8 @@
 //! The doors: how a check comes in and its answer goes out.
 //!
 //! A door turns bytes into a [`Check`](crate::pure::Check), reads the clock once, asks the engine and encodes the
-//! answer. Between the two there is no `.await`, except in `strict.rs`. Whether it listens on TCP or on a Unix socket is a property of its
-//! listener.
+//! answer. Between the two there is no `.await`, except in `strict.rs`. Whether it listens on TCP or on a Unix socket is
+//! a property of its listener.
 #![deny(clippy::indexing_slicing)]
 
 mod body;
@@ -14,5 +14,6 @@ pub mod grpc;
 mod headers;
 pub mod http;
 mod json;
+pub mod limiter;
 pub mod resp;
 pub mod strict;

@@ -38,8 +38,6 @@ pub struct Telemetry {
     pub check_duration: Durations,
     /// How long rounds took.
     pub sync_round: Durations,
-    /// Requests that were no valid check.
-    pub requests_malformed: Counter,
     unmatched_domain: Counter,
     unmatched_rule: Counter,
     board: ArcSwap<Board>,
@@ -79,8 +77,6 @@ impl Telemetry {
                 .map(|kind| recorder.register_counter(&key(REDIS_ERRORS, &[kind]), &METADATA)),
             shards: ArcSwap::default(),
             overshoot: Mutex::default(),
-            requests_malformed: recorder
-                .register_counter(&key(REQUESTS_MALFORMED, &["http"]), &METADATA),
             unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
             unmatched_rule: recorder.register_counter(&key(UNMATCHED, &["rule"]), &METADATA),
             recorder,

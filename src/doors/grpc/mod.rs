@@ -17,7 +17,6 @@ use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use metrics::Counter;
 use tonic::body::Body;
 use tonic::codec::HEADER_SIZE;
 use tonic::codegen::tokio_stream::Stream;
@@ -29,12 +28,10 @@ use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 use super::body::{Reading, Unread};
 use super::envoy;
 use super::headers::HeaderStyles;
-use super::strict::Strict;
-use crate::clock::Clock;
-use crate::config::{Bounds, HeaderStyle};
-use crate::engine::{Answer, Begun, Engine};
+use super::limiter::Limiter;
+use crate::config::HeaderStyle;
+use crate::engine::{Answer, Begun};
 use crate::pure::{Check, Moment};
-use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
 use crate::wire::decode::Malformed;
 use crate::wire::envoy::from_protobuf;
 use crate::wire::listen::Drain;
@@ -56,35 +53,24 @@ struct Services {
     checks: RateLimitServiceServer<Checks>,
     health: HealthServer<health::Told>,
     reflection: ServerReflectionServer<reflection::Reflection>,
-    malformed: Counter,
+    limiter: Limiter,
     bytes_max: usize,
 }
 
 impl Grpc {
-    /// A door to `engine` that asks the store as `strict` says, and is well until `drain` begins.
-    pub async fn new(
-        (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
-        styles: &[HeaderStyle],
-        bounds: Bounds,
-        strict: Strict,
-        drain: Drain,
-    ) -> Self {
-        let malformed = telemetry.counter(REQUESTS_MALFORMED, &["grpc"]);
+    /// A door that decides with `limiter`, adds headers of these styles, and is well until `drain` begins.
+    pub async fn new(limiter: Limiter, styles: &[HeaderStyle], drain: Drain) -> Self {
+        let bytes_max = limiter.bounds.body_bytes_max;
         let checks = RateLimitServiceServer::new(Checks {
-            engine,
-            telemetry,
-            malformed: malformed.clone(),
-            clock: Clock::get(),
+            limiter: limiter.clone(),
             styles: HeaderStyles::new(styles),
-            key_bytes_max: bounds.key_bytes_max,
-            strict,
         });
         Self(Arc::new(Services {
-            checks: checks.max_decoding_message_size(bounds.body_bytes_max),
+            checks: checks.max_decoding_message_size(bytes_max),
             health: health::server(drain.clone()).await,
             reflection: reflection::server(drain),
-            malformed,
-            bytes_max: bounds.body_bytes_max,
+            limiter,
+            bytes_max,
         }))
     }
 }
@@ -174,7 +160,7 @@ impl Services {
         } else {
             return answer;
         };
-        self.malformed.increment(1);
+        self.limiter.malformed();
         status.into_http()
     }
 
@@ -201,13 +187,8 @@ fn refusal(status: StatusCode) -> Response<Body> {
 /// Answers checks.
 #[derive(Debug)]
 struct Checks {
-    engine: Arc<Engine>,
-    telemetry: Arc<Telemetry>,
-    malformed: Counter,
-    clock: Clock,
+    limiter: Limiter,
     styles: HeaderStyles,
-    key_bytes_max: usize,
-    strict: Strict,
 }
 
 #[tonic::async_trait]
@@ -217,16 +198,23 @@ impl RateLimitService for Checks {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let request = request.get_ref();
-        let began = self.clock.moment();
-        let begun = self.check(request, |check| match self.engine.begin(check, began) {
-            Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
-            Begun::Asking(plan) => Err(plan),
+        let began = self.limiter.clock.moment();
+        let begun = self.check(request, |check| {
+            match self.limiter.engine.begin(check, began) {
+                Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
+                Begun::Asking(plan) => Err(plan),
+            }
         })?;
         let response = match begun {
             Ok(response) => response,
             Err(plan) => {
-                let begin = |moment| self.check(request, |check| self.engine.begin(check, moment));
-                let (answer, moment) = self.strict.decide(&self.engine, plan, begin).await?;
+                let begin =
+                    |moment| self.check(request, |check| self.limiter.engine.begin(check, moment));
+                let (answer, moment) = self
+                    .limiter
+                    .strict
+                    .decide(&self.limiter.engine, plan, begin)
+                    .await?;
                 self.check(request, |check| self.tell(check, &answer, (began, moment)))?
             }
         };
@@ -242,9 +230,9 @@ impl Checks {
         then: impl FnOnce(&Check<'_>) -> R,
     ) -> Result<R, Status> {
         let asked = from_protobuf(request);
-        let then = asked.and_then(|asked| asked.check(self.key_bytes_max, then));
+        let then = asked.and_then(|asked| asked.check(self.limiter.bounds.key_bytes_max, then));
         then.map_err(|Malformed(what)| {
-            self.malformed.increment(1);
+            self.limiter.malformed();
             Status::invalid_argument(what)
         })
     }
@@ -256,9 +244,7 @@ impl Checks {
         answer: &Answer,
         (began, moment): (Moment, Moment),
     ) -> RateLimitResponse {
-        let taken = self.clock.since(began.now);
-        self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer);
+        self.limiter.decided(answer, began);
         envoy::response(check, answer, (self.styles, moment))
     }
 }

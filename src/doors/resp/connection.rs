@@ -11,7 +11,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use metrics::Counter;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Sleep;
 use tracing::debug;
@@ -21,12 +20,9 @@ use super::command::{self, Does};
 use super::frame::{self, Arguments, Garbled};
 use super::reply::Replies;
 use super::session::{Session, Then};
-use crate::clock::Clock;
-use crate::config::Bounds;
-use crate::doors::strict::Strict;
-use crate::engine::{Answer, Begun, Engine, Plan};
+use crate::doors::limiter::Limiter;
+use crate::engine::{Answer, Begun, Plan};
 use crate::pure::Moment;
-use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
 use crate::wire::decode::Malformed;
 use crate::wire::listen::{Drain, Speak};
 
@@ -47,33 +43,14 @@ pub struct Resp(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    engine: Arc<Engine>,
-    telemetry: Arc<Telemetry>,
-    malformed: Counter,
-    clock: Clock,
-    bounds: Bounds,
-    strict: Strict,
+    limiter: Limiter,
     password: Option<Arc<[u8]>>,
 }
 
 impl Resp {
-    /// A door to `engine` that asks the store as `strict` says, and clients for the password if there is one.
-    pub fn new(
-        engine: Arc<Engine>,
-        telemetry: Arc<Telemetry>,
-        bounds: Bounds,
-        strict: Strict,
-        password: Option<Arc<[u8]>>,
-    ) -> Self {
-        Self(Arc::new(Inner {
-            malformed: telemetry.counter(REQUESTS_MALFORMED, &["resp"]),
-            engine,
-            telemetry,
-            clock: Clock::get(),
-            bounds,
-            strict,
-            password,
-        }))
+    /// A door that decides with `limiter`, and asks clients for the password if there is one.
+    pub fn new(limiter: Limiter, password: Option<Arc<[u8]>>) -> Self {
+        Self(Arc::new(Inner { limiter, password }))
     }
 }
 
@@ -154,7 +131,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
         let mut arguments = Arguments::new();
         while then == Then::GoOn {
             let rest = self.input.get(at..).unwrap_or_default();
-            match frame::next(rest, self.door.bounds.body_bytes_max, &mut arguments) {
+            match frame::next(
+                rest,
+                self.door.limiter.bounds.body_bytes_max,
+                &mut arguments,
+            ) {
                 Ok(Some(length)) => at += length,
                 Ok(None) => break,
                 Err(garbled) => {
@@ -255,10 +236,10 @@ impl Inner {
             .and_then(|known| session.permits(known.does).map(|()| known.does));
         let answered = match permitted {
             Ok(Does::Throttle) => {
-                return self.decide(Asked::throttle(arguments, self.bounds), replies);
+                return self.decide(Asked::throttle(arguments, self.limiter.bounds), replies);
             }
             Ok(Does::Check) => {
-                return self.decide(Asked::check(arguments, self.bounds), replies);
+                return self.decide(Asked::check(arguments, self.limiter.bounds), replies);
             }
             Ok(Does::Courtesy(courtesy)) => session.answer(courtesy, arguments, replies),
             Err(refused) => Err(refused),
@@ -271,13 +252,13 @@ impl Inner {
 
     /// Decides a check and tells it, unless the store has to be asked.
     fn decide<'a>(&self, asked: Result<Asked<'a>, Malformed>, replies: &mut Replies) -> Next<'a> {
-        let began = self.clock.moment();
+        let began = self.limiter.clock.moment();
         match asked {
             Err(Malformed(what)) => {
-                self.malformed.increment(1);
+                self.limiter.malformed();
                 replies.error(format_args!("ERR {what}"));
             }
-            Ok(asked) => match asked.begin(&self.engine, began) {
+            Ok(asked) => match asked.begin(&self.limiter.engine, began) {
                 // An answer is large: it stays where it is.
                 Begun::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
                 Begun::Asking(plan) => {
@@ -291,23 +272,25 @@ impl Inner {
     /// Asks the store, decides and tells.
     async fn ask(&self, asking: Box<Asking<'_>>, replies: &mut Replies) -> Then {
         let Asking { asked, plan, began } = *asking;
-        let again = |moment| Ok::<_, Infallible>(asked.begin(&self.engine, moment));
-        let Ok((answer, _)) = self.strict.decide(&self.engine, plan, again).await;
+        let again = |moment| Ok::<_, Infallible>(asked.begin(&self.limiter.engine, moment));
+        let Ok((answer, _)) = self
+            .limiter
+            .strict
+            .decide(&self.limiter.engine, plan, again)
+            .await;
         self.tell(&asked, &answer, (replies, began));
         Then::GoOn
     }
 
     /// Counts and writes what was decided.
     fn tell(&self, asked: &Asked<'_>, answer: &Answer, (replies, began): (&mut Replies, Moment)) {
-        let taken = self.clock.since(began.now);
-        self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer);
+        self.limiter.decided(answer, began);
         asked.tell(answer, replies);
     }
 
     /// What follows bytes that are no command. HTTP is not answered: its sender may be a browser that was made to send.
     fn refuse(&self, garbled: Garbled, replies: &mut Replies) -> Then {
-        self.malformed.increment(1);
+        self.limiter.malformed();
         debug!(%garbled, "connection closed");
         match garbled {
             Garbled::Http => {}
