@@ -50,7 +50,10 @@ pub(super) enum Trace<'a> {
         after: Nanos,
     },
     Window,
-    Carried,
+    Carried {
+        before: Nanos,
+        after: Nanos,
+    },
 }
 
 /// What a hit needs to be decided.
@@ -339,11 +342,14 @@ impl Engine {
         let opening = || self.carried_opening(asked);
         let step = |tat| gcra::admit(&asked.limit, tat, now, cost);
         let (stood, room) = self.carried.admit(asked.name, now, opening, step);
-        let (_, standing) = asked.decide(stood.tat, cost);
+        let (after, standing) = asked.decide(stood.tat, cost);
         self.stats.room(room);
         let trace = match room {
             _ if !standing.allowed => Trace::None,
-            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried,
+            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried {
+                before: stood.tat,
+                after,
+            },
             Room::Nowhere => {
                 self.doorkeeper.add(asked.name, cost, now);
                 Trace::KeptOut
@@ -413,7 +419,7 @@ impl Engine {
                 self.report((asked.state.id, asked.name), tenancy, cost);
             }
             Trace::Window => self.report_window(asked, cost),
-            Trace::Carried => self.report_carried(asked, cost),
+            Trace::Carried { .. } => self.report_carried(asked, cost),
             Trace::KeptOut => self.stats.count(Stat::CellsUnheld, cost.get()),
         }
     }

@@ -33,6 +33,25 @@ struct Untold {
     in_flight: bool,
 }
 
+impl Untold {
+    /// Takes cells of `limit` out by what they cost: they may have been admitted under another one.
+    fn refund(&mut self, limit: &Limit, cells: Cells) -> Refunded {
+        let taken = self.price.min(limit.interval().times(cells));
+        let covered = taken.whole(limit.interval());
+        self.price = self.price.less(taken);
+        let untold = match self.price {
+            Span::ZERO => self.cells,
+            // As long as there is a price to tell, there is a cell to tell it with.
+            _ => covered.min(self.cells.less(Cells::ONE)),
+        };
+        self.cells = self.cells.less(untold);
+        Refunded {
+            untold,
+            told: cells.less(covered),
+        }
+    }
+}
+
 impl Kept for Bucket {
     fn pending(&self) -> Cells {
         self.untold.cells
@@ -144,10 +163,14 @@ impl Carried {
         (stood, room)
     }
 
-    /// Takes back what an admission just now cost.
-    pub fn give_back(&self, name: u128, price: Span, now: Nanos) {
-        if let Some(bucket) = self.shard(name).get_mut(&name) {
-            bucket.tat = bucket.tat.before(price).max(now);
+    /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since.
+    pub fn give_back(&self, name: u128, after: Nanos, before: Nanos) -> bool {
+        match self.shard(name).get_mut(&name) {
+            Some(bucket) if bucket.tat == after => {
+                bucket.tat = before;
+                true
+            }
+            Some(_) | None => false,
         }
     }
 
@@ -160,16 +183,8 @@ impl Carried {
         let before = bucket.tat.max(now);
         bucket.tat = before.before(limit.interval().times(cells)).max(now);
         let given_back = before.since(bucket.tat).whole(limit.interval());
-        let untold = bucket.untold.cells.min(given_back);
-        bucket.untold.cells = bucket.untold.cells.less(untold);
-        bucket.untold.price = match bucket.untold.cells {
-            Cells::ZERO => Span::ZERO,
-            _ => bucket.untold.price.less(limit.interval().times(untold)),
-        };
-        Refunded {
-            untold,
-            told: given_back.less(untold),
-        }
+        bucket.untold.limit.get_or_insert(*limit);
+        bucket.untold.refund(limit, given_back)
     }
 
     /// Notes cells as admitted under `limit` and not yet told.
@@ -253,10 +268,11 @@ impl Carried {
     }
 
     /// Moves the key to what the store said, which decides it. Whether it is held.
-    pub fn set(&self, name: u128, ends: Nanos, mitigated: bool) -> bool {
+    pub fn set(&self, name: u128, limit: &Limit, ends: Nanos, mitigated: bool) -> bool {
         match self.shard(name).get_mut(&name) {
             Some(bucket) => {
                 (bucket.tat, bucket.mitigated) = (ends, mitigated);
+                bucket.untold.limit = Some(*limit);
                 true
             }
             None => false,

@@ -129,10 +129,8 @@ impl Engine {
                     self.windows.give_back(&asked.window(), cost);
                     true
                 }
-                Trace::Carried => {
-                    let price = asked.limit.interval().times(cost);
-                    self.carried.give_back(asked.name, price, asked.moment.now);
-                    true
+                Trace::Carried { before, after } => {
+                    self.carried.give_back(asked.name, after, before)
                 }
                 // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
                 Trace::Level {
@@ -239,7 +237,7 @@ pub(super) fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
     for hit in hits {
         let spec = &snapshot.rule(hit.rule).0.spec;
         let over = !hit.standing.allowed;
-        if spec.shadow {
+        if spec.shadow || hit.refund {
             continue;
         }
         if spec.quota {

@@ -228,6 +228,27 @@ impl Engine {
         });
     }
 
+    /// Takes in that the store has less of a key than was known: its bucket goes no lower than what is pending demands.
+    pub(super) fn lower(&self, asked: &Asked<'_>, told: Told, anchor: Nanos) {
+        let Told::Level { level, .. } = told else {
+            return; // windows learn of it with their next round
+        };
+        let (ends, interval) = (anchor.after(level), asked.limit.interval());
+        let lowered = |tat: Nanos, pending: Span| {
+            let most = ends.after(pending).after(interval).after(FOLD_SLACK);
+            tat.min(most).max(Nanos::new(1))
+        };
+        if asked.state.family == Family::Carried {
+            self.carried.fold(asked.name, lowered);
+            return;
+        }
+        let key = &self.table_key(asked);
+        let _ = self.table.touch(key, |tat| {
+            let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
+            (Some(lowered(tat, interval.times(pending))), ())
+        });
+    }
+
     /// Where the bucket of a key is.
     pub(super) fn seat(&self, asked: &Asked<'_>) -> Seat {
         match asked.state.family {
@@ -328,6 +349,13 @@ impl Engine {
             })
             .map(|taken| taken.pending);
         pending.fold(Cells::ZERO, Cells::plus)
+    }
+
+    /// Forgets a key of which no limit is known.
+    pub(super) fn forget_unheld(&self, name: u128) {
+        self.mitigations.remove(name);
+        let lost = self.carried.remove(name);
+        self.stats.count(Stat::CellsReset, lost.get());
     }
 
     /// Takes in that the fleet denies a key of which nothing is held here, and no limit is known.

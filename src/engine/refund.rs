@@ -81,7 +81,15 @@ impl Engine {
             let after = tat.before(price).max(now).max(Nanos::new(1));
             ((after < tat).then_some(after), tat.since(after))
         };
-        let Touched::Held(emptied, tenancy) = self.table.touch(&key, step) else {
+        let touched = match self.table.touch(&key, step) {
+            // Its bucket may still be that of a former limit: a check of nothing brings it over.
+            Touched::Missing if !asked.state.former.is_empty() => {
+                let _ = self.admit_in_step(asked, Cells::ZERO);
+                self.table.touch(&key, step)
+            }
+            touched => touched,
+        };
+        let Touched::Held(emptied, tenancy) = touched else {
             return Refunded::default();
         };
         let given_back = emptied.whole(interval);

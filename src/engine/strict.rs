@@ -297,7 +297,7 @@ impl Engine {
         let key = self.table_key(asked);
         let ends = ends.max(Nanos::new(1));
         let set = || match asked.state.family {
-            Family::Carried => self.carried.set(asked.name, ends, full),
+            Family::Carried => self.carried.set(asked.name, &asked.limit, ends, full),
             Family::Level | Family::Window => match self.table.touch(&key, |_| (Some(ends), ())) {
                 Touched::Held((), _) => {
                     self.table.mitigate(&key, full);

@@ -1,6 +1,7 @@
 //! The keys that want a round, from the checks that noticed it to whoever drives the rounds.
 //!
-//! A key is here at most once for each time its cells are collected, so there are never many more than there are keys.
+//! A key is here once for each time that its cells reach the trigger, which is once for each time that they are collected,
+//! unless some were refunded meanwhile.
 
 use std::fmt;
 use std::sync::OnceLock;

@@ -29,8 +29,10 @@ struct Untold {
     since: [Span; 2],
     trigger: Trigger,
     in_flight: bool,
-    /// The store's window and its count when it was last heard.
+    /// The store's window and its count when it was last heard, less what is given back there since.
     told: (u64, Cells),
+    /// What is to be given back of the count that the answer on its way will tell.
+    returning: Cells,
 }
 
 impl Untold {
@@ -42,6 +44,7 @@ impl Untold {
             trigger,
             in_flight: false,
             told: (0, Cells::ZERO),
+            returning: Cells::ZERO,
         }
     }
 
@@ -67,6 +70,26 @@ impl Untold {
             Some(at) if before < at && at <= self.pending() => Booked::Triggered,
             Some(_) | None => Booked::Noted,
         }
+    }
+
+    /// Takes back up to so many cells of the present window, and says how many.
+    fn take_back(&mut self, key: &WindowKey<'_>, cells: Cells) -> Cells {
+        let window = key.limit.window();
+        match self.since[1].whole(window) == key.unix.whole(window) {
+            true => {
+                let taken = self.newest.min(cells);
+                self.newest = self.newest.less(taken);
+                taken
+            }
+            false => Cells::ZERO,
+        }
+    }
+
+    /// The flight has ended with this count of the store, if any.
+    fn landed(&mut self, told: Option<(u64, Cells)>) {
+        let (index, count) = told.unwrap_or(self.told);
+        self.told = (index, count.less(std::mem::take(&mut self.returning)));
+        self.in_flight = false;
     }
 
     /// Takes the oldest cells, and says since when they are there.
@@ -190,14 +213,14 @@ impl Windows {
         let used = counted.used(key.unix);
         counted.state.refund(key.limit, key.unix, cost);
         let given_back = used.less(counted.used(key.unix));
-        let untold = counted.untold.newest.min(given_back);
-        counted.untold.newest = counted.untold.newest.less(untold);
+        let untold = counted.untold.take_back(key, given_back);
+        let told = given_back.less(untold);
         // The store will have as many less, and that is no news then.
-        counted.untold.told.1 = counted.untold.told.1.less(given_back.less(untold));
-        Refunded {
-            untold,
-            told: given_back.less(untold),
+        match counted.untold.in_flight {
+            true => counted.untold.returning = counted.untold.returning.plus(told),
+            false => counted.untold.told.1 = counted.untold.told.1.less(told),
         }
+        Refunded { untold, told }
     }
 
     /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
@@ -230,17 +253,17 @@ impl Windows {
         let Some(counted) = shard.get_mut(&key.name) else {
             return false;
         };
-        counted.untold.in_flight = false;
+        let (index, known) = counted.untold.told;
+        let told = heard.map(|heard| (heard.index, heard.current));
+        counted.untold.landed(told);
         counted.untold.trigger = trigger;
         if let Some(heard) = heard {
-            let (index, known) = counted.untold.told;
             let known = if index == heard.index {
                 known
             } else {
                 Cells::ZERO
             };
             let (expected, is_this_one) = (known.plus(heard.own), heard.index == index_of(key));
-            counted.untold.told = (heard.index, heard.current);
             let state = counted.under(key);
             state.charge(key.limit, key.unix, heard.current.less(expected));
             if is_this_one {
@@ -298,7 +321,7 @@ impl Windows {
     /// Ends the flight of a key without an answer. It wants to be told of its next cell.
     pub fn release(&self, name: u128) {
         if let Some(counted) = self.shard(name).get_mut(&name) {
-            counted.untold.in_flight = false;
+            counted.untold.landed(None);
             counted.untold.trigger = Trigger::EACH;
         }
     }

@@ -22,7 +22,7 @@ use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::engine::errand::{Desk, Errand, Undone};
 use crate::engine::rounds::{Pace, Rounds, Trip, Turn};
-use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share, Take};
+use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share, Take, Told};
 use crate::pure::{Nanos, Span};
 use crate::telemetry::Telemetry;
 
@@ -123,6 +123,11 @@ enum Done {
     },
     Beat(Result<Beaten, StoreError>),
     Errand(Lane, Result<(), StoreError>),
+    GivenBack {
+        take: Take,
+        sent: Nanos,
+        told: Told,
+    },
 }
 
 struct Running {
@@ -272,6 +277,13 @@ impl Running {
                 self.rounds.unbeaten(&self.engine, moment.now, jitter);
                 Some(error)
             }
+            Done::GivenBack { take, sent, told } => {
+                let trip = Trip { sent, back: moment };
+                self.rounds.given_back(&self.engine, &take, told, trip);
+                let lane = take.key.lane();
+                self.rounds.reached(&self.engine, lane, moment.now);
+                None
+            }
             Done::Errand(lane, Ok(())) => {
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
@@ -329,7 +341,7 @@ impl Running {
                 self.under_way.spawn(async move {
                     let ended = match store.take(&take).await {
                         Ok(taken) => match !report(Ok(taken)) && taken.taken {
-                            true => store.give_back(&take).await,
+                            true => store.give_back(&take).await.map(|_| ()),
                             false => Ok(()),
                         },
                         Err(error) => {
@@ -359,10 +371,14 @@ impl Running {
     }
 
     fn give_back(&mut self, take: Take) {
-        let store = Arc::clone(&self.store);
-        let lane = take.key.lane();
-        self.under_way
-            .spawn(async move { Done::Errand(lane, store.give_back(&take).await) });
+        let (store, clock) = (Arc::clone(&self.store), self.clock);
+        self.under_way.spawn(async move {
+            let sent = clock.moment().now;
+            match store.give_back(&take).await {
+                Ok(told) => Done::GivenBack { take, sent, told },
+                Err(error) => Done::Errand(take.key.lane(), Err(error)),
+            }
+        });
     }
 
     /// Which shard has which lane may have changed.

@@ -149,9 +149,10 @@ impl Store {
         self.take_or_give_back(take, false).await
     }
 
-    /// Gives cells back that were taken.
-    pub async fn give_back(&self, take: &Take) -> Result<(), StoreError> {
-        self.take_or_give_back(take, true).await.map(|_| ())
+    /// Gives cells back that were taken, and says how the key stands since.
+    pub async fn give_back(&self, take: &Take) -> Result<Told, StoreError> {
+        let given_back = self.take_or_give_back(take, true).await;
+        given_back.map(|taken| taken.told)
     }
 
     async fn take_or_give_back(&self, take: &Take, back: bool) -> Result<Taken, StoreError> {

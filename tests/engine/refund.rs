@@ -3,8 +3,8 @@
 
 use tidegate::engine::rounds::{Pace, Rounds, Trip, Turn};
 use tidegate::engine::{Answer, Begun, Engine, Setup, Throttle};
-use tidegate::pure::rule::{Report, RuleSpec};
-use tidegate::pure::sync::{Beaten, Call, Reply, Share, Take, Told};
+use tidegate::pure::rule::{Consistency, Report, RuleSpec};
+use tidegate::pure::sync::{Beaten, Call, News, NewsKind, Reply, Share, Take, Taken, Told};
 use tidegate::pure::{
     Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span, Unit,
 };
@@ -107,6 +107,8 @@ struct Pod {
     engine: Engine,
     rounds: Rounds,
     now: u64,
+    /// What the store has booked.
+    settled: Cells,
 }
 
 impl Pod {
@@ -126,6 +128,7 @@ impl Pod {
             ),
             rounds: Rounds::new(pace, 64),
             now: START,
+            settled: Cells::ZERO,
         }
     }
 
@@ -143,26 +146,68 @@ impl Pod {
         (all, back)
     }
 
+    /// A turn a microsecond later: how many calls tell something, and what is given back.
+    fn turn(&mut self) -> (usize, Vec<Take>) {
+        self.now += 1_000;
+        let turn = self.rounds.turn(&self.engine, Moment::at(self.now));
+        let telling = turn.calls.iter().filter(|call| !call.deltas.is_empty());
+        (telling.count(), turn.give_back)
+    }
+
     /// Answers a call as a store does that has nothing else.
     fn answer(&mut self, call: &Call) {
-        let gross = call.deltas.iter().map(|delta| delta.gross);
         let told = |price| Told::Level {
             level: price,
             demand: 0,
             capped: false,
         };
+        let told = call.deltas.iter().map(|delta| told(delta.price)).collect();
+        self.reply(call, told);
+    }
+
+    fn reply(&mut self, call: &Call, told: Vec<Told>) {
+        let gross = call.deltas.iter().map(|delta| delta.gross);
+        self.settled = gross.fold(self.settled, Cells::plus);
         let reply = Reply {
             applied: true,
             sequence: call.sequence,
-            gross: gross.fold(Cells::ZERO, Cells::plus),
-            told: call.deltas.iter().map(|delta| told(delta.price)).collect(),
+            gross: self.settled,
+            told,
             repaired: 0,
         };
-        let trip = Trip {
+        let trip = self.trip();
+        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+    }
+
+    fn trip(&self) -> Trip {
+        Trip {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
+        }
+    }
+
+    /// Is sure of how many pods there are.
+    fn steady(&mut self, pods: u64) {
+        for _ in 0..20 {
+            let beaten = Beaten {
+                pods,
+                resets: 0,
+                reset_keys: Vec::new(),
+            };
+            let moment = Moment::at(self.now);
+            self.rounds.beaten(&self.engine, &beaten, moment);
+            self.turns(1_000);
+        }
+    }
+
+    fn throttle(&self, limit: Limit, cost: u64, refund: bool) -> Begun {
+        let throttle = Throttle {
+            key: b"k",
+            limit,
+            cost: Cells::new(cost),
+            refund,
         };
-        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+        self.engine.begin_throttle(&throttle, Moment::at(self.now))
     }
 }
 
@@ -212,12 +257,7 @@ fn what_was_told_is_given_back_once_nothing_is_on_its_way() {
 #[test]
 fn what_this_pod_was_silent_of_the_store_hears_nothing_of() {
     let mut pod = Pod::new(one_rule(an_hour(100), Algorithm::Gcra));
-    for _ in 0..20 {
-        // It is sure of how many pods there are.
-        let moment = Moment::at(pod.now);
-        pod.rounds.beaten(&pod.engine, &beaten(), moment);
-        pod.turns(1_000);
-    }
+    pod.steady(1);
     assert!(ask(&pod.engine, ("key", "a"), 20, pod.now).allowed());
     assert_eq!(pod.turns(20), (vec![], vec![]), "a fifth, and it is alone");
     refund(&pod.engine, &[("a", true)], 15, pod.now);
@@ -225,10 +265,185 @@ fn what_this_pod_was_silent_of_the_store_hears_nothing_of() {
     assert_eq!(left(&pod.engine, ("key", "a"), pod.now), 95);
 }
 
-fn beaten() -> Beaten {
-    Beaten {
-        pods: 1,
-        resets: 0,
-        reset_keys: Vec::new(),
+#[test]
+fn a_refund_does_not_overtake_what_it_refunds() {
+    let mut pod = Pod::new(one_rule(an_hour(100), Algorithm::Gcra));
+    pod.steady(2);
+    assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
+    assert_eq!(pod.turns(20), (vec![], vec![]), "silent");
+    assert!(ask(&pod.engine, ("key", "a"), 60, pod.now).allowed());
+    assert_eq!(pod.turn(), (0, vec![]), "it waits in its lane for others");
+    refund(&pod.engine, &[("a", true)], 30, pod.now);
+    assert_eq!(pod.turn(), (0, vec![]), "and the refund with it");
+}
+
+#[test]
+fn an_answer_from_before_the_refund_undoes_it_only_until_the_store_has_it() {
+    let mut pod = Pod::new(always(an_hour(10)));
+    assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
+    let (calls, _) = pod.turns(20);
+    refund(&pod.engine, &[("a", true)], 5, pod.now);
+    pod.answer(&calls[0]);
+    assert_eq!(left(&pod.engine, ("key", "a"), pod.now), 0);
+    let (_, back) = pod.turns(20);
+    let told = Told::Level {
+        level: Span::seconds(1_800),
+        demand: 0,
+        capped: false,
+    };
+    let trip = pod.trip();
+    pod.rounds.given_back(&pod.engine, &back[0], told, trip);
+    // One cell less: a check may have been admitted and not noted yet.
+    assert_eq!(left(&pod.engine, ("key", "a"), pod.now), 3);
+}
+
+#[test]
+fn a_bucket_of_a_former_limit_is_refunded_too() {
+    let engine = engine(64, one_rule(an_hour(10), Algorithm::Gcra));
+    assert!(ask(&engine, ("key", "a"), 10, START).allowed());
+    engine.reload(one_rule(an_hour(20), Algorithm::Gcra));
+    refund(&engine, &[("a", true)], 10, START + 9);
+    assert_eq!(left(&engine, ("key", "a"), START + 9), 10);
+}
+
+#[test]
+fn a_refund_is_no_quota_that_has_room() {
+    let quota = RuleSpec {
+        quota: true,
+        ..rule(an_hour(1), Algorithm::Gcra)
+    };
+    let engine = engine(64, rules(vec![node("key", quota)]));
+    assert!(ask(&engine, ("key", "a"), 1, START).allowed());
+    assert!(!refund(&engine, &[("a", false), ("b", true)], 1, START).allowed());
+}
+
+#[test]
+fn a_cheap_refund_leaves_the_price_of_what_was_dear() {
+    let spec = RuleSpec {
+        report: Report::Always,
+        ..RuleSpec::new(a_second(1, 1))
+    };
+    let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra).with_defaults(&spec));
+    let slow = Limit::carried(10, 10, 3_600).expect("a sound limit");
+    let fast = Limit::carried(1_000, 1_000, 1).expect("a sound limit");
+    pod.throttle(slow, 10, false);
+    pod.throttle(fast, 10, true);
+    let (calls, _) = pod.turns(2_000);
+    let deltas = calls.iter().flat_map(|call| &call.deltas);
+    let price: u64 = deltas.map(|delta| delta.price.get()).sum();
+    assert_eq!(price, 3_600 * SECOND - SECOND / 100);
+}
+
+#[test]
+fn a_refund_of_a_strict_carried_limit_reaches_the_store() {
+    let spec = RuleSpec {
+        consistency: Consistency::Strict,
+        ..RuleSpec::new(a_second(1, 1))
+    };
+    let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra).with_defaults(&spec));
+    let limit = Limit::carried(10, 10, 3_600).expect("a sound limit");
+    let Begun::Asking(plan) = pod.throttle(limit, 10, false) else {
+        unreachable!("the store is asked");
+    };
+    let told = Told::Level {
+        level: Span::seconds(3_600),
+        demand: 0,
+        capped: false,
+    };
+    let taken = Ok(Taken { taken: true, told });
+    pod.engine.finish(plan, &[taken], Moment::at(pod.now));
+    pod.throttle(limit, 4, true);
+    let (_, back) = pod.turns(50);
+    let cells: Vec<u64> = back.iter().map(|take| take.cost.get()).collect();
+    assert_eq!(cells, [4]);
+}
+
+/// How long the hour still is.
+fn rest_of_the_hour(now: u64) -> Span {
+    Span::nanos(3_600 * SECOND - now % (3_600 * SECOND))
+}
+
+fn windowed(algorithm: Algorithm) -> Pod {
+    let mut pod = Pod::new(one_rule(an_hour(10), algorithm));
+    // The middle of an hour.
+    pod.now = START / (3_600 * SECOND) * 3_600 * SECOND + 1_800 * SECOND;
+    pod
+}
+
+#[test]
+fn a_window_is_refunded_once_wherever_its_cells_are() {
+    let mut pod = windowed(Algorithm::FixedWindow);
+    let (mut store, mut admitted, mut refunded) = (0_u64, 0_u64, 0_u64);
+    for step in 0..4 {
+        let free = left(&pod.engine, ("key", "a"), pod.now);
+        if free > 0 {
+            assert!(ask(&pod.engine, ("key", "a"), free, pod.now).allowed());
+            admitted += free;
+        }
+        let (calls, back) = pod.turns(1_500);
+        store -= back.iter().map(|take| take.cost.get()).sum::<u64>();
+        for call in calls {
+            if step == 0 {
+                refund(&pod.engine, &[("a", true)], 10, pod.now);
+                refunded = 10;
+            }
+            store += call.deltas[0].billed.get();
+            let told = Told::Window {
+                current: Cells::new(store),
+                previous: Cells::ZERO,
+                left: rest_of_the_hour(pod.now),
+            };
+            pod.reply(&call, vec![told]);
+        }
+        let (_, back) = pod.turns(20);
+        store -= back.iter().map(|take| take.cost.get()).sum::<u64>();
+    }
+    assert_eq!((admitted - refunded, store), (10, 10));
+}
+
+#[test]
+fn what_is_refunded_in_a_window_is_not_taken_from_the_one_before() {
+    let mut pod = windowed(Algorithm::SlidingWindow);
+    pod.now += rest_of_the_hour(pod.now).get() - 1_000_000;
+    let answer = ask(&pod.engine, ("key", "a"), 5, pod.now);
+    let hit = answer.decisive().expect("a hit").clone();
+    let moment = Moment::at(pod.now);
+    let (key, _) = pod.engine.store_key(&answer, &hit, moment).expect("told");
+    drop(answer);
+    pod.now += 2_000_000;
+    let full = News {
+        key,
+        kind: NewsKind::Full(rest_of_the_hour(pod.now)),
+    };
+    pod.rounds.heard(&pod.engine, full, Moment::at(pod.now));
+    refund(&pod.engine, &[("a", true)], 3, pod.now);
+    let (calls, _) = pod.turns(2_000);
+    let told = calls.iter().flat_map(|call| &call.deltas);
+    let told: Vec<u64> = told.map(|delta| delta.gross.get()).collect();
+    assert_eq!(told, [5]);
+}
+
+#[test]
+fn a_carried_key_that_is_only_known_as_full_can_be_reset() {
+    let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra));
+    let limit = Limit::carried(10, 10, 3_600).expect("a sound limit");
+    let other = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra));
+    let Begun::Decided(answer) = other.throttle(limit, 1, false) else {
+        unreachable!("nothing is strict");
+    };
+    let hit = answer.decisive().expect("a hit").clone();
+    let moment = Moment::at(pod.now);
+    let (key, _) = other.engine.store_key(&answer, &hit, moment).expect("told");
+    drop(answer);
+    let allowed = |pod: &Pod| match pod.throttle(limit, 1, false) {
+        Begun::Decided(answer) => answer.allowed(),
+        Begun::Asking(_) => unreachable!("nothing is strict"),
+    };
+    for (kind, passes) in [
+        (NewsKind::Full(Span::seconds(3_600)), false),
+        (NewsKind::Reset, true),
+    ] {
+        pod.rounds.heard(&pod.engine, News { key, kind }, moment);
+        assert_eq!(allowed(&pod), passes);
     }
 }

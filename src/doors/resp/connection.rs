@@ -76,6 +76,9 @@ impl Speak for Resp {
         let mut waiting = false;
         while let Then::GoOn = connection.answer_all().await {
             let idle = connection.input.is_empty();
+            if idle && asked.has_begun() {
+                return;
+            }
             let mut more = pin!(connection.more());
             let then = poll_fn(|context| {
                 if let Poll::Ready(then) = more.as_mut().poll(context) {
@@ -146,7 +149,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
             let told = (&mut self.session, &mut self.replies);
             then = match self.door.begin(&arguments, told) {
                 Next::Then(then) => then,
-                Next::Ask(asking) => self.door.ask(asking, &mut self.replies).await,
+                // Who waits for the store keeps back only what was asked after it.
+                Next::Ask(asking) => match send(&mut self.stream, &mut self.replies).await {
+                    true => self.door.ask(asking, &mut self.replies).await,
+                    false => Then::Close,
+                },
             };
             if self.replies.bytes().len() >= SEND_BYTES_MAX
                 && !send(&mut self.stream, &mut self.replies).await

@@ -129,8 +129,12 @@ impl Rounds {
     pub(super) fn hear(&mut self, here: &Here<'_>, News { key, kind }: News) {
         let now = here.now();
         let Some(asked) = here.subject(key) else {
-            if let (Family::Carried, NewsKind::Full(level)) = (key.family, kind) {
-                here.engine.deny_unheld(key.name, level, now);
+            match (key.family, kind) {
+                (Family::Carried, NewsKind::Full(level)) => {
+                    here.engine.deny_unheld(key.name, level, now);
+                }
+                (_, NewsKind::Reset) => self.reset(here, key),
+                (_, NewsKind::Full(_) | NewsKind::Live(_)) => {}
             }
             return;
         };
@@ -188,8 +192,10 @@ impl Rounds {
 
     /// Somebody reset a key.
     pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
-        if let Some(asked) = here.subject(key) {
-            here.engine.forget(&asked);
+        match here.subject(key) {
+            Some(asked) => here.engine.forget(&asked),
+            None if key.family == Family::Carried => here.engine.forget_unheld(key.name),
+            None => {}
         }
         if let Some(tracked) = self.keys.get_mut(&key) {
             self.fleet.lost.reset = self.fleet.lost.reset.plus(tracked.carry.gross);

@@ -2,7 +2,7 @@
 
 use super::fleet::Reason;
 use super::tracked::{Carry, Flight, Tracked, Use};
-use super::{COALESCE, HOLD, Here, LaneState, Rounds, UnderWay};
+use super::{COALESCE, HOLD, Here, LaneState, Rounds, Trip, UnderWay};
 use crate::engine::Engine;
 use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
@@ -195,17 +195,11 @@ impl Rounds {
     }
 
     /// A lane's call was answered.
-    pub(super) fn lane_answered(
-        &mut self,
-        here: &Here<'_>,
-        lane: Lane,
-        reply: &Reply,
-        sent: Nanos,
-    ) {
+    pub(super) fn lane_answered(&mut self, here: &Here<'_>, lane: Lane, reply: &Reply, trip: Trip) {
         let now = here.now();
         self.lane_mut(lane).unanswered_since = None;
         let shard = self.shard(lane);
-        self.links[shard].took(now.since(sent));
+        self.links[shard].took(now.since(trip.sent));
         self.link_succeeded(here.engine, lane, now);
         self.fleet.repaired += reply.repaired;
         let state = self.lane_mut(lane);
@@ -221,7 +215,7 @@ impl Rounds {
             Step::Settled(batch) => {
                 self.fleet.rounds.settled += 1;
                 match called == batch.sequence {
-                    true => self.settled(here, &batch, reply, sent),
+                    true => self.settled(here, &batch, reply, trip.anchor()),
                     false => self.settled_unseen(here, &batch),
                 }
             }
@@ -235,10 +229,7 @@ impl Rounds {
         }
     }
 
-    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, sent: Nanos) {
-        // The store's level holds for some point of the way there and back; the middle is never far off.
-        let there_and_back = here.now().since(sent).get();
-        let anchor = sent.after(Span::nanos(there_and_back / 2));
+    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
         for (delta, told) in batch.deltas.iter().zip(&reply.told) {
             self.told(here, delta, *told, anchor);
         }

@@ -70,6 +70,14 @@ pub struct Trip {
     pub back: Moment,
 }
 
+impl Trip {
+    /// The point that an answer holds for: some point of the way there and back; the middle is never far off.
+    fn anchor(&self) -> Nanos {
+        let there_and_back = self.back.now.since(self.sent).get();
+        self.sent.after(Span::nanos(there_and_back / 2))
+    }
+}
+
 /// The rounds.
 #[derive(Debug)]
 pub struct Rounds {
@@ -195,10 +203,12 @@ impl Rounds {
         if beat.is_some() {
             self.doubt_next();
         }
+        // First: a busy key is at rest only now and then.
+        let give_back = self.refunds(here);
         let turn = Turn {
             calls: self.calls(here),
             beat,
-            give_back: self.refunds(here),
+            give_back,
         };
         self.show(engine, moment.now);
         turn
@@ -224,7 +234,7 @@ impl Rounds {
             snapshot: &snapshot,
             moment: trip.back,
         };
-        self.lane_answered(&here, lane, reply, trip.sent);
+        self.lane_answered(&here, lane, reply, trip);
     }
 
     /// The store did not answer, or not what it was asked. `jitter` is any random number.

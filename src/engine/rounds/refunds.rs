@@ -4,8 +4,10 @@
 //! way: the store takes no more than it has. Other pods learn of it with their next round. While the store cannot be
 //! told, a refund stays with this pod: that can deny too much, never too little.
 
-use super::{Here, Rounds};
-use crate::pure::sync::{StoreKey, Take};
+use super::tracked::Carry;
+use super::{Here, Rounds, Trip};
+use crate::engine::Engine;
+use crate::pure::sync::{StoreKey, Take, Told};
 use crate::pure::{Cells, Nanos};
 
 impl Rounds {
@@ -16,13 +18,12 @@ impl Rounds {
             let owed = self.owed.entry(key).or_default();
             *owed = owed.plus(told);
         }
-        let in_flight = |key: &StoreKey| self.keys.get(key).is_some_and(|key| key.flight.is_some());
-        let landed: Vec<StoreKey> = self
-            .owed
-            .keys()
-            .filter(|key| !in_flight(key))
-            .copied()
-            .collect();
+        let on_its_way = |key: &StoreKey| {
+            let tracked = self.keys.get(key);
+            tracked.is_some_and(|key| key.flight.is_some() || key.carry != Carry::default())
+        };
+        let landed = self.owed.keys().filter(|key| !on_its_way(key));
+        let landed: Vec<StoreKey> = landed.copied().collect();
         let given_back = landed.into_iter().filter_map(|key| {
             let cost = self.owed.remove(&key)?;
             let asked = here.subject(key)?;
@@ -34,6 +35,21 @@ impl Rounds {
             })
         });
         given_back.collect()
+    }
+
+    /// The store gave cells back and said how the key stands since. What it said before may have undone the refund here.
+    pub fn given_back(&self, engine: &Engine, take: &Take, told: Told, trip: Trip) {
+        let snapshot = engine.snapshot();
+        let in_flight = self
+            .keys
+            .get(&take.key)
+            .is_some_and(|key| key.flight.is_some());
+        if let Some(asked) = engine
+            .subject(&snapshot, take.key, trip.back)
+            .filter(|_| !in_flight)
+        {
+            engine.lower(&asked, told, trip.anchor());
+        }
     }
 
     /// Those of a key's refunded cells that this pod was not silent of. The others are free again in its even share.

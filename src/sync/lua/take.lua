@@ -17,6 +17,9 @@ local function take_level(price, interval, capacity, debt_max)
   if taken then
     level = giving_back and max(0, level - price) or level + price
     demand = giving_back and max(0, demand - cells * 1000) or min(demand + cells * 1000, DEMAND_MAX)
+    if giving_back then
+      published = min(published, now + level) -- when it fills up again, that is news again
+    end
     keep_level(key, level, demand, demand_at, published, live, interval, capacity)
   end
   return taken, pack('<I8I8I8B', level, demand, 0, 0)
