@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+#[cfg(feature = "loom")]
+compile_error!(
+    "the feature `loom` is for the models alone: build without it, or without --workspace"
+);
+
 fn main() -> ExitCode {
     tidegate::cli::main()
 }

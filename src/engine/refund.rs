@@ -87,7 +87,7 @@ impl Engine {
                 let _ = self.admit_in_step(asked, Cells::ZERO);
                 self.table.touch(&key, step)
             }
-            touched => touched,
+            touched @ (Touched::Held(..) | Touched::Missing) => touched,
         };
         let Touched::Held(emptied, tenancy) = touched else {
             return Refunded::default();
