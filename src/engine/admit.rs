@@ -106,6 +106,7 @@ impl Asked<'_> {
         (gcra::admit(&self.limit, tat, self.moment.now, cost), tat)
     }
 
+    #[inline(always)]
     pub(super) fn decide(&self, tat: Nanos, cost: Cells) -> (Nanos, Standing) {
         decide_level(
             self.rule.spec.algorithm,

@@ -181,6 +181,7 @@ impl Engine {
     }
 
     /// A hit of a rule that has a limit.
+    #[inline(always)]
     pub(super) fn asked<'a>(
         &self,
         snapshot: &'a Snapshot,
