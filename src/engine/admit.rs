@@ -4,7 +4,6 @@
 //! limit, may have been counted by the doorkeeper, and has to find a slot.
 
 use super::answer::Source;
-use super::carried::Stood;
 use super::shards::Room;
 use super::snapshot::{RuleState, Snapshot};
 use super::table::{Booked, TableKey, Taken, Tenancy, Touched};
@@ -118,7 +117,7 @@ impl Asked<'_> {
     }
 
     /// A level above capacity did not come from this pod's own admissions.
-    fn source(&self, tat: Nanos, mitigated: bool) -> Source {
+    pub(super) fn source(&self, tat: Nanos, mitigated: bool) -> Source {
         match mitigated || gcra::level(tat, self.moment.now) > self.limit.capacity() {
             true => Source::Mitigation,
             false => Source::Local,
@@ -338,40 +337,6 @@ impl Engine {
         }
     }
 
-    fn admit_carried(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
-        let now = asked.moment.now;
-        let opening = || self.carried_opening(asked);
-        let step = |tat| gcra::admit(&asked.limit, tat, now, cost);
-        let (stood, room) = self.carried.admit(asked.name, now, opening, step);
-        let (after, standing) = asked.decide(stood.tat, cost);
-        self.stats.room(room);
-        let trace = match room {
-            _ if !standing.allowed => Trace::None,
-            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried {
-                before: stood.tat,
-                after,
-            },
-            Room::Nowhere => {
-                self.doorkeeper.add(asked.name, cost, now);
-                Trace::KeptOut
-            }
-        };
-        Admission {
-            standing,
-            source: asked.source(stood.tat, stood.mitigated),
-            trace,
-        }
-    }
-
-    /// How a key that is not held has to be assumed to stand.
-    fn carried_opening(&self, asked: &Asked<'_>) -> Stood {
-        let (mitigated, unheld) = (self.mitigation(asked), self.unheld(asked));
-        Stood {
-            tat: unheld.max(mitigated.unwrap_or(unheld)),
-            mitigated: mitigated.is_some(),
-        }
-    }
-
     /// What a key of a windowed rule that is not held has to be assumed to have used.
     fn window_opening(&self, asked: &Asked<'_>) -> Cells {
         let now = asked.moment.now;
@@ -382,14 +347,14 @@ impl Engine {
     }
 
     /// The TAT of a key that is not held, if the fleet is known to deny it.
-    fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
+    pub(super) fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
         let now = asked.moment.now;
         let ends = self.mitigations.get(asked.name, now)?;
         Some(ends.min(now.after(Terms::level(&asked.limit).level_max())))
     }
 
     /// The TAT that a key which is not held has to be assumed to have.
-    fn unheld(&self, asked: &Asked<'_>) -> Nanos {
+    pub(super) fn unheld(&self, asked: &Asked<'_>) -> Nanos {
         let counted = self
             .doorkeeper
             .count(asked.name, asked.moment.now)
@@ -451,15 +416,6 @@ impl Engine {
         }
     }
 
-    /// The same for a limit that the caller carries.
-    fn report_carried(&self, asked: &Asked<'_>, cost: Cells) {
-        match self.carried.book(asked.name, &asked.limit, cost) {
-            Booked::Noted => {}
-            Booked::Triggered => self.wanting.push(asked.store_key()),
-            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
-        }
-    }
-
     /// How a check of `cost` would stand. Changes nothing.
     pub(super) fn look(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
         if !asked.alone {
@@ -476,12 +432,7 @@ impl Engine {
                 let standing = self.windows.look(&asked.window(), opening, cost);
                 return (standing, Source::Local);
             }
-            Family::Carried => {
-                let opening = || self.carried_opening(asked);
-                let stood = self.carried.look(asked.name).unwrap_or_else(opening);
-                let (_, standing) = asked.decide(stood.tat, cost);
-                return (standing, asked.source(stood.tat, stood.mitigated));
-            }
+            Family::Carried => return self.look_carried(asked, cost),
         }
         let now = asked.moment.now;
         let held = self

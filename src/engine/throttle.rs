@@ -1,10 +1,16 @@
-//! A key and a limit that the caller carries: no rule has to be found.
+//! A key and a limit that the caller carries: no rule has to be found, and `carried.rs` has the bucket.
 
-use super::answer::{Hit, Hits};
+use super::admit::{Admission, Asked, Trace};
+use super::answer::{Hit, Hits, Source};
+use super::carried::Stood;
+use super::shards::Room;
 use super::snapshot::{Carrier, Snapshot};
+use super::stats::Stat;
+use super::table::Booked;
 use super::{Begun, Engine};
+use crate::pure::algorithm::gcra;
 use crate::pure::rules::Lookup;
-use crate::pure::{Cells, Limit, Moment};
+use crate::pure::{Cells, Limit, Moment, Standing};
 
 /// A check of a key whose caller carries the limit.
 #[derive(Clone, Copy, Debug)]
@@ -35,5 +41,57 @@ impl Engine {
     /// Decides `throttle` at `moment`, or says what has to be taken in the store first. Never waits.
     pub fn begin_throttle(&self, throttle: &Throttle<'_>, moment: Moment) -> Begun {
         self.begin_with(|snapshot| throttle.hits(snapshot), moment)
+    }
+
+    /// Takes `cost` cells of the key if they are there.
+    pub(super) fn admit_carried(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
+        let now = asked.moment.now;
+        let opening = || self.carried_opening(asked);
+        let step = |tat| gcra::admit(&asked.limit, tat, now, cost);
+        let (stood, room) = self.carried.admit(asked.name, now, opening, step);
+        let (after, standing) = asked.decide(stood.tat, cost);
+        self.stats.room(room);
+        let trace = match room {
+            _ if !standing.allowed => Trace::None,
+            Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried {
+                before: stood.tat,
+                after,
+            },
+            Room::Nowhere => {
+                self.doorkeeper.add(asked.name, cost, now);
+                Trace::KeptOut
+            }
+        };
+        Admission {
+            standing,
+            source: asked.source(stood.tat, stood.mitigated),
+            trace,
+        }
+    }
+
+    /// How a key that is not held has to be assumed to stand.
+    fn carried_opening(&self, asked: &Asked<'_>) -> Stood {
+        let (mitigated, unheld) = (self.mitigation(asked), self.unheld(asked));
+        Stood {
+            tat: unheld.max(mitigated.unwrap_or(unheld)),
+            mitigated: mitigated.is_some(),
+        }
+    }
+
+    /// How a check of `cost` would stand. Changes nothing.
+    pub(super) fn look_carried(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
+        let opening = || self.carried_opening(asked);
+        let stood = self.carried.look(asked.name).unwrap_or_else(opening);
+        let (_, standing) = asked.decide(stood.tat, cost);
+        (standing, asked.source(stood.tat, stood.mitigated))
+    }
+
+    /// Notes admitted cells for the store.
+    pub(super) fn report_carried(&self, asked: &Asked<'_>, cost: Cells) {
+        match self.carried.book(asked.name, &asked.limit, cost) {
+            Booked::Noted => {}
+            Booked::Triggered => self.wanting.push(asked.store_key()),
+            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
+        }
     }
 }

@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Over the files in their order. `tests/it/grpc.rs` does the same.
+/// Over the files in their order. `tests/it/grpc_services.rs` does the same.
 fn digest(protos: &Path) -> Result<u64, std::io::Error> {
     let mut hasher = SipHasher24::new();
     for file in FILES {
