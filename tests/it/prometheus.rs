@@ -71,6 +71,15 @@ impl Metrics {
         stem.unwrap_or(name).to_owned()
     }
 
+    /// Checks that this pod itself allowed and denied by `rule`.
+    pub fn decided(&self, rule: &str) -> (f64, f64) {
+        let of = |decision| {
+            let labels = [("rule", rule), ("decision", decision), ("source", "local")];
+            self.of("ratelimit_decisions_total", &labels)
+        };
+        (of("allow"), of("deny"))
+    }
+
     /// The value of a series, labels in any order.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let matches = |series: &&Series| {
