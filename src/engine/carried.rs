@@ -316,3 +316,35 @@ impl Carried {
         self.buckets.of(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::new(1_000);
+
+    /// Admits to 1,500, lets `between` happen, and gives back: whether that was possible, and the TAT then.
+    fn given_back(between: impl FnOnce(&Carried)) -> (bool, Option<u64>) {
+        let carried = Carried::new(4);
+        let opening = || Stood {
+            tat: NOW,
+            mitigated: false,
+        };
+        let after = Nanos::new(1_500);
+        carried.admit(7, NOW, opening, |_| Some(after));
+        between(&carried);
+        let given_back = carried.give_back(7, after, NOW);
+        (given_back, carried.look(7).map(|stood| stood.tat.get()))
+    }
+
+    #[test]
+    fn only_a_bucket_that_nobody_touched_gives_back() {
+        assert_eq!(given_back(|_| {}), (true, Some(1_000)));
+        let folded = |carried: &Carried| carried.fold(7, |_, _| Nanos::new(1_200));
+        assert_eq!(given_back(folded), (false, Some(1_200)));
+        let reset = |carried: &Carried| {
+            carried.remove(7);
+        };
+        assert_eq!(given_back(reset), (false, None));
+    }
+}

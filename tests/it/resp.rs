@@ -364,6 +364,21 @@ fn strict_checks_keep_the_order() {
 }
 
 #[test]
+fn a_check_that_waits_for_the_store_does_not_hold_back_what_was_asked_before() {
+    let redis = Server::start(&[]);
+    let sidecar = strict(&redis);
+    assert!(said(&door(&sidecar), b"TG.CHECK api client x\r\n").starts_with("*6\r\n:1"));
+    redis.signal("STOP");
+    let mut client = door(&sidecar).connect();
+    client.send(b"PING\r\nTG.CHECK api client x\r\n");
+    assert_eq!(client.line().as_deref(), Some("+PONG"));
+    let durations = "ratelimit_check_duration_seconds_count";
+    assert_eq!(sidecar.metrics().of(durations, &[]), 1.0, "not decided yet");
+    redis.signal("CONT");
+    assert_eq!(client.line().as_deref(), Some("*6"));
+}
+
+#[test]
 fn pods_share_what_callers_carry() {
     let redis = Server::start(&[]);
     let pods = [strict(&redis), strict(&redis)];
