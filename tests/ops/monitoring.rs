@@ -1,0 +1,1 @@
+//! Dashboard and alerts, against a Prometheus that scrapes a sidecar under load.

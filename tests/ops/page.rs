@@ -1,0 +1,1 @@
+//! The admin listener's page, in a browser.
