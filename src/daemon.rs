@@ -1,7 +1,6 @@
 //! The daemon: wires everything, then waits to be told to stop.
 
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
 use crate::wire::http1::Http1;
 use crate::wire::http2::Http2;
 use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
+use crate::wire::unguessable;
 
 /// How often the calendar is put right and the metrics are tidied.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
@@ -264,10 +264,10 @@ impl Daemon {
             warn!(%warning, "configuration");
         }
         let engine = Arc::new(Engine::new(setup(&config)?, config.rules.clone()));
-        let telemetry = Arc::new(Telemetry::new(&engine.snapshot()));
+        let telemetry = Arc::new(Telemetry::new(&engine.snapshot(), config.keys));
         let status = Arc::new(Status::new(
             config.pod_id.clone(),
-            u128::from(random()) << 64 | u128::from(random()),
+            u128::from(unguessable()) << 64 | u128::from(unguessable()),
             configuration(&config, &engine),
         ));
         let rounds = match &config.store {
@@ -322,7 +322,7 @@ impl Daemon {
         Clock::get().align();
         self.telemetry.upkeep();
         if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
-            self.telemetry.half_minute();
+            self.telemetry.half_minute(Clock::get().moment().now);
         }
     }
 
@@ -363,14 +363,9 @@ fn setup(config: &Config) -> Result<Setup, DaemonError> {
     Ok(Setup {
         keys_max: config.bounds.keys_max,
         fleet,
-        seeds: [random(), random()],
+        seeds: [unguessable(), unguessable()],
         reporting: config.store.is_some(),
     })
-}
-
-/// An unguessable number: the standard library seeds every hash map with fresh ones.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 fn configuration(config: &Config, engine: &Engine) -> Configuration {

@@ -171,6 +171,7 @@ impl Reloader {
             ("sync", before.sync != config.sync),
             ("bounds", before.bounds != config.bounds),
             ("headers", before.headers != config.headers),
+            ("keys", before.keys != config.keys),
             ("log", before.log != config.log),
             ("drain", before.drain != config.drain),
             ("pod", before.pod_id != config.pod_id),

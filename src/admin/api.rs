@@ -1,7 +1,8 @@
 //! `/admin/v1/...`: what is in force and how it stands, for operators.
 //!
 //! On TCP a request must name this host by address or as `localhost`: a page that a browser was tricked into loading
-//! from a name of its own is refused. With a token every request must carry it.
+//! from a name of its own is refused. With a token every request must carry it, but for the page at `/`, which asks for
+//! it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,6 +17,7 @@ use hyper::service::Service;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 
+use super::page::page;
 use super::status::Status;
 use super::store;
 use crate::clock::Clock;
@@ -26,9 +28,11 @@ use crate::telemetry::Telemetry;
 use crate::wire::{Reply, is_secret, json, method_refusal, refusal};
 
 /// The pages, each with the method it is asked with.
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 6] = [
+    ("/", "GET"),
     ("/admin/v1/status", "GET"),
     ("/admin/v1/rules", "GET"),
+    ("/admin/v1/top", "GET"),
     ("/admin/v1/usage", "GET"),
     ("/admin/v1/keys", "DELETE"),
 ];
@@ -67,14 +71,16 @@ impl Service<Request<Incoming>> for Api {
 
 impl Api {
     async fn answer(&self, request: Request<Incoming>) -> Reply {
-        if let Some(refusal) = self.refused(request.headers()) {
+        let (path, method) = (request.uri().path(), request.method());
+        if let Some(refusal) = self.refused(request.headers(), path) {
             return refusal;
         }
-        let (path, method) = (request.uri().path(), request.method());
         let query = request.uri().query().unwrap_or_default();
         match (path, method) {
+            ("/", &Method::GET) => page(),
             ("/admin/v1/status", &Method::GET) => json(StatusCode::OK, &self.status()),
             ("/admin/v1/rules", &Method::GET) => json(StatusCode::OK, &self.rules()),
+            ("/admin/v1/top", &Method::GET) => self.top(query),
             ("/admin/v1/usage", &Method::GET) => self.usage(query).await,
             ("/admin/v1/keys", &Method::DELETE) => self.reset(query).await,
             _ => match PAGES.iter().find(|(page, _)| *page == path) {
@@ -89,12 +95,12 @@ impl Api {
     }
 
     /// Why whoever sent these headers is not answered, if so.
-    fn refused(&self, headers: &HeaderMap) -> Option<Reply> {
+    fn refused(&self, headers: &HeaderMap, path: &str) -> Option<Reply> {
         if !names_this_host(headers.get(HOST)) {
             let what = "the Host must be localhost or an address";
             return Some(refusal(StatusCode::FORBIDDEN, "HOST_REFUSED", what));
         }
-        if !self.is_permitted(headers.get(AUTHORIZATION)) {
+        if path != "/" && !self.is_permitted(headers.get(AUTHORIZATION)) {
             let mut response = refusal(
                 StatusCode::UNAUTHORIZED,
                 "UNAUTHORIZED",

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
     use crate::engine::{Desk, Engine, FleetKey, Setup};
     use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
-    use crate::pure::{Limit, Rules, Unit};
+    use crate::pure::{KeysShown, Limit, Rules, Unit};
     use crate::telemetry::Telemetry;
 
     const QUERY: &str = "domain=api&client=x&path=y";
@@ -275,7 +275,7 @@ mod tests {
         let engine = Arc::new(Engine::new(setup, rules));
         Api {
             status: Arc::new(Status::new("pod".to_owned(), 1, Configuration::default())),
-            telemetry: Arc::new(Telemetry::new(&engine.snapshot())),
+            telemetry: Arc::new(Telemetry::new(&engine.snapshot(), KeysShown::Plain)),
             engine,
             desk,
             patience: Duration::from_millis(20),

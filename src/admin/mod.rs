@@ -3,5 +3,7 @@
 pub mod api;
 pub mod health;
 mod keys;
+mod page;
 pub mod status;
 mod store;
+mod top;

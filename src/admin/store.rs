@@ -91,7 +91,7 @@ mod tests {
     use crate::engine::{Engine, FleetKey, Setup};
     use crate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
     use crate::pure::sync::{Beaten, Call, LANES, Reply, Share, Told};
-    use crate::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
+    use crate::pure::{Cells, Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
 
@@ -115,7 +115,7 @@ mod tests {
     fn check(shards: Vec<ShardState>, expected: Value, expected_line: &str) {
         let rules = Snapshot::first(Rules::default(), &FleetKey::derived(b"test"), false);
         let figures = figures(shards);
-        let page = json(&figures, &Telemetry::new(&rules), NOW);
+        let page = json(&figures, &Telemetry::new(&rules, KeysShown::Plain), NOW);
         assert_eq!(
             json!([page["link"], page["staleness"], page["partitioned"]]),
             expected

@@ -75,6 +75,7 @@ fn assemble(
     let sync = validate::sync(check, root, &raw.sync);
     let bounds = validate::bounds(check, root, &raw.bounds);
     let headers = validate::headers(check, root, &raw.headers);
+    let keys = validate::keys(check, root, &raw.keys);
     let log = validate::log(check, root, &raw.log);
     let drain = validate::drain(check, root, &raw.drain);
     let addresses = validate::addresses(check, root, &raw.addresses);
@@ -100,6 +101,7 @@ fn assemble(
         sync,
         bounds,
         headers,
+        keys,
         log,
         drain,
         rules,

@@ -152,6 +152,7 @@ fields! {
         bounds: Field<RawBounds>,
         addresses: Field<RawAddresses>,
         headers: List<String>,
+        keys: Text,
         log: Field<RawLog>,
         drain: Text,
         rules: List<RawDomain>,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::error::Warning;
-use crate::pure::Rules;
+use crate::pure::{KeysShown, Rules};
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// Which headers a check's answer has.
     pub headers: Vec<HeaderStyle>,
+    /// How keys are shown to operators.
+    pub keys: KeysShown,
     /// What it logs.
     pub log: Log,
     /// How long an orderly stop may take.

@@ -8,7 +8,7 @@ use super::check::Check;
 use super::error::{Spot, quote};
 use super::raw::{Field, List, RawAddresses, RawBounds, RawLog, RawPod, RawSync, Text};
 use super::settings::{Bounds, HeaderStyle, Log, LogFormat, LogLevel, Sync};
-use crate::pure::Addresses;
+use crate::pure::{Addresses, KeysShown};
 
 /// The longest a pod's name may be: that of a Kubernetes pod.
 const POD_ID_BYTES_MAX: usize = 253;
@@ -136,6 +136,14 @@ pub fn headers(check: &mut Check<'_>, root: &Spot, raw: &List<String>) -> Vec<He
         }
     }
     styles
+}
+
+/// How keys are shown to operators.
+pub fn keys(check: &mut Check<'_>, root: &Spot, raw: &Text) -> KeysShown {
+    let choices = [("plain", KeysShown::Plain), ("hashed", KeysShown::Hashed)];
+    check
+        .choice(root, ("keys", raw), &choices)
+        .unwrap_or_default()
 }
 
 /// What to log. Variables beat the file.

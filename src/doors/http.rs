@@ -24,6 +24,7 @@ use super::strict::Late;
 use crate::config::HeaderStyle;
 use crate::engine::{Answer, Begun, Plan};
 use crate::pure::{Check, Moment};
+use crate::telemetry::About;
 use crate::wire::decode::{self, Asked, Malformed};
 use crate::wire::{Reply, envoy, method_refusal, refusal};
 
@@ -258,7 +259,7 @@ impl Inner {
         (headers, telling): (HeaderMap, Telling),
         began: Moment,
     ) -> Reply {
-        self.limiter.decided(answer, began);
+        self.limiter.decided(answer, About::Check(check), began);
         encode::response(headers, check, answer, telling)
     }
 

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::Bounds;
 use crate::engine::{Answer, Engine};
 use crate::pure::Moment;
-use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
+use crate::telemetry::{About, REQUESTS_MALFORMED, Telemetry};
 
 /// One door's way to the engine.
 #[derive(Clone, Debug)]
@@ -41,10 +41,10 @@ impl Limiter {
     }
 
     /// Counts what was decided of a check that began then.
-    pub(super) fn decided(&self, answer: &Answer, began: Moment) {
+    pub(super) fn decided(&self, answer: &Answer, about: About<'_>, began: Moment) {
         let taken = self.clock.since(began.now);
         self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer);
+        self.telemetry.decided(answer, about);
     }
 
     /// Counts a request that is no valid check.

@@ -6,7 +6,7 @@ use super::admit::UNLIMITED;
 use super::{InForce, Snapshot};
 use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
-use crate::pure::{Cells, Limit, Rule, Standing};
+use crate::pure::{Cells, Check, Limit, Rule, Standing};
 
 /// Where a decision came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,6 +118,28 @@ impl Answer {
     /// The limit of a hit of this answer, if it has one.
     pub fn limit<'a>(&'a self, hit: &'a Hit) -> Option<&'a Limit> {
         hit.limit(&self.snapshot)
+    }
+
+    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, and a
+    /// pattern where all that it matches share the key.
+    pub fn key_entries(&self, hit: &Hit, check: &Check<'_>, mut tell: impl FnMut(&str, &str)) {
+        let descriptor = check.descriptors.get(hit.descriptor);
+        let entries = descriptor.map_or(&[][..], |descriptor| descriptor.entries);
+        let steps = self.rule(hit).steps();
+        // The rule of a carried limit stands nowhere: every entry is part of its key.
+        let part = match hit.carried {
+            Some(_) => entries.len(),
+            None => steps.len(),
+        };
+        for (index, entry) in entries.iter().enumerate().take(part) {
+            let shared = steps.get(index).filter(|step| step.shared);
+            let addresses = self.snapshot.rules().addresses();
+            match (shared, addresses.plain(entry.key, entry.value)) {
+                (Some(step), _) => tell(entry.key, step.value.as_deref().unwrap_or_default()),
+                (None, Some(plain)) => tell(entry.key, plain.as_str()),
+                (None, None) => tell(entry.key, entry.value),
+            }
+        }
     }
 
     /// Which rules it was decided by: counts up with every reload.

@@ -4,6 +4,7 @@
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::metric::Metric;
@@ -38,6 +39,8 @@ pub struct Durations {
     /// By the first bucket that a duration fits in; the last holds what fits in none.
     counts: Box<[AtomicU64]>,
     nanos: AtomicU64,
+    /// The counts when this half of the minute began, and when the one before did.
+    marks: Mutex<[Vec<u64>; 2]>,
 }
 
 impl Durations {
@@ -47,6 +50,7 @@ impl Durations {
             bounds,
             counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
             nanos: AtomicU64::new(0),
+            marks: Mutex::default(),
         }
     }
 
@@ -57,6 +61,54 @@ impl Durations {
         // Ordering: Relaxed. Numbers for people, each standing alone.
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// How many there were since the start.
+    pub fn total(&self) -> u64 {
+        self.read().iter().sum()
+    }
+
+    /// How long the quickest took of the slowest `part` of those of the last half to whole minute, if there were any:
+    /// with 0.01, what 99 in a hundred were done within. As exact as the buckets are narrow; what fits in none of them
+    /// is told as the last one's bound.
+    pub fn recent(&self, part: f64) -> Option<Duration> {
+        let before = self.marks()[1].clone();
+        let before = before.iter().copied().chain(std::iter::repeat(0));
+        let counts: Vec<u64> = self
+            .read()
+            .into_iter()
+            .zip(before)
+            .map(|(now, before)| now.saturating_sub(before))
+            .collect();
+        let total = counts.iter().sum::<u64>() as f64;
+        let mut wanted = total * (1.0 - part);
+        let mut floor = 0.0;
+        for (count, most) in counts.iter().zip(self.bounds) {
+            let (count, most) = (*count as f64, *most as f64);
+            if count > 0.0 && wanted <= count {
+                let nanos = floor + (most - floor) * (wanted / count);
+                return Some(Duration::from_secs_f64(nanos / NANOS_PER_SECOND));
+            }
+            wanted -= count;
+            floor = most;
+        }
+        (total > 0.0).then(|| Duration::from_secs_f64(floor / NANOS_PER_SECOND))
+    }
+
+    /// Begins the next half of the minute that [`Durations::recent`] looks back on.
+    pub(super) fn turn(&self) {
+        let now = self.read();
+        let mut marks = self.marks();
+        marks[1] = std::mem::replace(&mut marks[0], now);
+    }
+
+    fn read(&self) -> Vec<u64> {
+        let counts = self.counts.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).collect()
+    }
+
+    fn marks(&self) -> MutexGuard<'_, [Vec<u64>; 2]> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn write(&self, page: &mut String) -> fmt::Result {
@@ -76,15 +128,38 @@ impl Durations {
     }
 }
 
+const NANOS_PER_SECOND: f64 = 1e9;
+
 /// Prometheus counts time in seconds.
 pub(super) fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
+    nanos as f64 / NANOS_PER_SECOND
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::metric::CHECK_DURATION;
     use super::*;
+
+    #[test]
+    fn what_was_recent_is_forgotten_after_two_halves() {
+        let durations = Durations::new(CHECK_DURATION, &CHECK_DURATION_NANOS);
+        let recent = |part| durations.recent(part).map(|found| found.as_nanos());
+        assert_eq!(recent(0.5), None);
+        for _ in 0..99 {
+            durations.record(Duration::from_nanos(700));
+        }
+        durations.record(Duration::from_nanos(40_000));
+        assert_eq!((recent(0.5), recent(0.01)), (Some(753), Some(1_000)));
+        assert_eq!(recent(0.001), Some(47_500));
+        durations.turn();
+        durations.record(Duration::from_secs(1));
+        assert_eq!(recent(0.0), Some(10_000_000), "the last bucket has no end");
+        durations.turn();
+        assert_eq!(recent(0.5), Some(10_000_000), "the first hundred are gone");
+        durations.turn();
+        assert_eq!(recent(0.5), None);
+        assert_eq!(durations.total(), 101);
+    }
 
     #[test]
     fn a_duration_is_counted_in_every_bucket_it_fits_in() {

@@ -4,14 +4,16 @@
 //! label. The handles of a rule are made when its rules are put in force; a check only counts.
 //!
 //! [`Telemetry`] is where the others count, and prints the page. Below it: `metric` declares, `rules` counts by rule,
-//! `durations` is the histogram.
+//! `top` knows who is denied most, `durations` is the histogram.
 
 mod durations;
 mod metric;
 mod rules;
+mod top;
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -20,12 +22,14 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 
 pub use durations::Durations;
 pub use metric::*;
+pub use rules::{Decisions, RuleMeter};
+pub use top::{About, Entries, Recent};
 
 use crate::engine::rounds::{Figures, Reason, ShardState};
 use crate::engine::{Answer, Engine, Snapshot, Stat, Stats};
-use crate::pure::{Nanos, Span};
+use crate::pure::{KeysShown, Nanos, Span};
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
-use rules::Board;
+use rules::{Board, Meters};
 
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -40,7 +44,11 @@ pub struct Telemetry {
     pub sync_round: Durations,
     unmatched_domain: Counter,
     unmatched_rule: Counter,
+    keys_shown: KeysShown,
+    meters: Meters,
     board: ArcSwap<Board>,
+    /// When this half of the minute began, and the one before, in nanoseconds.
+    halves: [AtomicU64; 2],
     redis_errors: [Counter; REDIS_ERROR_KINDS.len()],
     shards: ArcSwap<Vec<String>>,
     /// By rule, as the store calls it: how much of its overshoot and of its forgiven debt has been counted.
@@ -54,8 +62,8 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Metrics for an engine with these rules.
-    pub fn new(rules: &Snapshot) -> Self {
+    /// Metrics for an engine with these rules. Of the keys that are denied it keeps in mind what may be shown.
+    pub fn new(rules: &Snapshot, keys_shown: KeysShown) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
             let (name, help) = (
@@ -80,7 +88,10 @@ impl Telemetry {
             unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
             unmatched_rule: recorder.register_counter(&key(UNMATCHED, &["rule"]), &METADATA),
             recorder,
+            keys_shown,
+            meters: Meters::default(),
             board: ArcSwap::default(),
+            halves: Default::default(),
         };
         for outcome in ["applied", "unchanged", "refused"] {
             let _ = telemetry.counter(RELOADS, &[outcome]);
@@ -101,14 +112,28 @@ impl Telemetry {
             .register_gauge(&key(metric, values), &METADATA)
     }
 
-    /// Makes the handles of new rules. A rule that stays keeps its own.
+    /// Makes the meters of new rules. A rule that stays keeps its own.
     pub fn rules_changed(&self, snapshot: &Snapshot) {
-        let next = self.board.load().next(snapshot, self);
-        self.board.store(Arc::new(next));
+        self.board.store(Arc::new(Board::of(snapshot, self)));
+    }
+
+    /// How keys are shown.
+    pub const fn keys_shown(&self) -> KeysShown {
+        self.keys_shown
+    }
+
+    /// The meters of the rules in force, in their order, and of limits that callers carry.
+    pub fn meters(&self) -> Vec<Arc<RuleMeter>> {
+        self.board.load().meters().map(Arc::clone).collect()
+    }
+
+    /// How long back what is recent reaches at `now`.
+    pub fn recent_span(&self, now: Nanos) -> Span {
+        now.since(Nanos::new(self.halves[1].load(Ordering::Relaxed)))
     }
 
     /// Counts a decided check.
-    pub fn decided(&self, answer: &Answer) {
+    pub fn decided(&self, answer: &Answer, about: About<'_>) {
         if answer.hits().is_empty() {
             let unmatched = if answer.domain_known() {
                 &self.unmatched_rule
@@ -118,7 +143,7 @@ impl Telemetry {
             unmatched.increment(1);
             return;
         }
-        self.board.load().count(answer, self);
+        self.board.load().count(answer, about, self);
     }
 
     /// Counts a call to the store that failed: one of [`REDIS_ERROR_KINDS`].
@@ -160,6 +185,7 @@ impl Telemetry {
             .absolute(stats.total(Stat::KeptAfterRace));
         let (board, snapshot) = (self.board.load(), engine.snapshot());
         board.show_remaining(&snapshot);
+        self.meters.all().iter().for_each(|meter| meter.show());
         for (reason, cells) in cells_lost(stats, &figures) {
             self.counter(CELLS_LOST, &[reason]).absolute(cells);
         }
@@ -252,9 +278,14 @@ impl Telemetry {
         self.handle.run_upkeep();
     }
 
-    /// Begins the next half of the minute that [`REMAINING`] looks back on: to be called every 30 seconds.
-    pub fn half_minute(&self) {
-        self.board.load().turn();
+    /// Begins the next half of the minute that [`REMAINING`] and what is recent look back on: to be called every 30
+    /// seconds.
+    pub fn half_minute(&self, now: Nanos) {
+        // Ordering: Relaxed. For people: a page that is written meanwhile may say a little more or less.
+        let before = self.halves[0].swap(now.get(), Ordering::Relaxed);
+        self.halves[1].store(before, Ordering::Relaxed);
+        self.meters.all().iter().for_each(|meter| meter.turn());
+        self.check_duration.turn();
     }
 }
 
@@ -305,17 +336,66 @@ fn key(metric: Metric, values: &[&str]) -> Key {
 mod tests {
     use super::*;
     use crate::engine::{FleetKey, Setup};
-    use crate::pure::Rules;
+    use crate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
     use crate::pure::sync::Circuit;
+    use crate::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
 
-    fn engine() -> Engine {
-        let setup = Setup {
+    fn setup() -> Setup {
+        Setup {
             keys_max: 64,
             fleet: FleetKey::derived(b"test"),
             seeds: [1, 2],
             reporting: true,
+        }
+    }
+
+    fn engine() -> Engine {
+        Engine::new(setup(), Rules::default())
+    }
+
+    #[test]
+    fn what_is_recent_is_of_the_last_half_to_whole_minute() {
+        let limit = Limit::new(1, Unit::Day, 1, None).unwrap();
+        let node = NodeSpec {
+            key: "client".to_owned(),
+            value: None,
+            share_threshold: false,
+            rule: Some(RuleSpec::new(limit)),
+            children: Vec::new(),
         };
-        Engine::new(setup, Rules::default())
+        let domain = DomainSpec {
+            name: "api".to_owned(),
+            matching: Matching::Specific,
+            nodes: vec![node],
+        };
+        let engine = Engine::new(setup(), Rules::compile(vec![domain], Default::default()));
+        let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
+        let entries = [Entry {
+            key: "client",
+            value: "a",
+        }];
+        let check = Check {
+            domain: "api",
+            descriptors: &[Descriptor::of(&entries)],
+            cost: Cells::ONE,
+            peek: false,
+        };
+        let recent = |at| {
+            let denied = telemetry.meters()[0].recent().denied;
+            (denied, telemetry.recent_span(Nanos::new(at)).get())
+        };
+        for at in 1..=4 {
+            telemetry.decided(&engine.check(&check, Moment::at(at)), About::Check(&check));
+        }
+        assert_eq!(recent(29), (3, 29));
+        telemetry.half_minute(Nanos::new(30));
+        assert_eq!(recent(31), (3, 31));
+        telemetry.decided(&engine.check(&check, Moment::at(31)), About::Check(&check));
+        telemetry.half_minute(Nanos::new(60));
+        assert_eq!(recent(61), (1, 31));
+        telemetry.half_minute(Nanos::new(90));
+        assert_eq!(recent(91), (0, 31));
+        assert_eq!(telemetry.meters()[0].decisions().denied, 4);
     }
 
     fn shard(number: usize, circuit: Circuit, last_success: Option<Nanos>) -> ShardState {
@@ -348,7 +428,7 @@ mod tests {
     #[test]
     fn every_kind_of_store_error_is_there_from_the_start_and_an_unknown_one_is_other() {
         let engine = engine();
-        let telemetry = Telemetry::new(&engine.snapshot());
+        let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
         for kind in ["loading", "loading", "unheard_of"] {
             telemetry.redis_error(kind);
         }
@@ -370,7 +450,7 @@ mod tests {
     #[test]
     fn a_shard_goes_by_its_name_and_without_one_by_its_number() {
         let engine = engine();
-        let telemetry = Telemetry::new(&engine.snapshot());
+        let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
         assert_eq!(telemetry.shard_name(0), "0");
         telemetry.set_shards(vec!["a\"b".to_owned(), "a\"b".to_owned()]);
         let figures = Figures {

@@ -1,66 +1,82 @@
-//! What is counted of each rule: decisions by what decided, and the fewest cells a key had left.
+//! What is counted of each rule: decisions by what decided, the fewest cells a key had left, and who was denied most.
 //!
-//! A rule's handles are made when it is put in force; a rule of the same label takes them over. A check finds them by
-//! the rule's index; only while the rules are being swapped does it look them up by name.
+//! A rule's meter is made when it is put in force; a rule of the same label takes it over. A check finds it by the
+//! rule's index; only while the rules are being swapped does it look it up by name.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use metrics::{Counter, Gauge};
 
 use super::Telemetry;
 use super::metric::{DECISIONS, DENIED, FAILOPEN, REMAINING};
+use super::top::{About, Recent, Top};
 use crate::engine::{Answer, Carrier, Hit, Snapshot, Source};
-use crate::pure::Rule;
+use crate::pure::{KeysShown, Rule};
 
-/// The handles of the rules in force, by the rules' indices.
+/// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
+#[derive(Default)]
+pub(super) struct Meters(Mutex<BTreeMap<String, Arc<RuleMeter>>>);
+
+impl Meters {
+    fn get(&self, telemetry: &Telemetry, label: &str) -> Arc<RuleMeter> {
+        let mut meters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let meter = meters.get(label).map(Arc::clone);
+        meter.unwrap_or_else(|| {
+            let meter = Arc::new(RuleMeter::new(telemetry, label));
+            meters.insert(label.to_owned(), Arc::clone(&meter));
+            meter
+        })
+    }
+
+    /// Those there are now. No check waits while they are gone through.
+    pub(super) fn all(&self) -> Vec<Arc<RuleMeter>> {
+        let meters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        meters.values().map(Arc::clone).collect()
+    }
+}
+
+/// The meters of the rules in force, by the rules' indices.
 #[derive(Default)]
 pub(super) struct Board {
     version: u64,
     rules: Vec<Arc<RuleMeter>>,
     remaining: Vec<Gauge>,
     /// Of the rules behind those: made when the first caller comes that carries its limit.
-    carried: [OnceLock<RuleMeter>; Carrier::ALL.len()],
+    carried: [OnceLock<Arc<RuleMeter>>; Carrier::ALL.len()],
 }
 
 impl Board {
-    /// The board of the rules of `snapshot`. A rule that stays keeps its handles.
-    pub(super) fn next(&self, snapshot: &Snapshot, telemetry: &Telemetry) -> Self {
-        let known: HashMap<&str, &Arc<RuleMeter>> = self
-            .rules
-            .iter()
-            .map(|meter| (meter.label.as_str(), meter))
-            .collect();
-        let meter = |rule: &Rule| match known.get(rule.label.as_str()) {
-            Some(meter) => Arc::clone(meter),
-            None => Arc::new(RuleMeter::new(telemetry, &rule.label)),
-        };
-        let rules = snapshot.rules().all();
+    /// The board of the rules of `snapshot`. A rule that stays keeps its meter.
+    pub(super) fn of(snapshot: &Snapshot, telemetry: &Telemetry) -> Self {
+        let rules = snapshot.rules().all().iter();
+        let meter = |rule: &Rule| telemetry.meters.get(telemetry, &rule.label);
         let remaining = |rule: &Rule| telemetry.gauge(REMAINING, &[&rule.label]);
         Self {
             version: snapshot.version(),
-            rules: rules.iter().map(meter).collect(),
-            remaining: rules.iter().map(remaining).collect(),
+            rules: rules.clone().map(meter).collect(),
+            remaining: rules.map(remaining).collect(),
             carried: Default::default(),
         }
     }
 
     /// Counts a decided check under each rule it hit.
-    pub(super) fn count(&self, answer: &Answer, telemetry: &Telemetry) {
+    pub(super) fn count(&self, answer: &Answer, about: About<'_>, telemetry: &Telemetry) {
         for hit in answer.hits() {
             let rule = answer.rule(hit);
+            let meter = || telemetry.meters.get(telemetry, &rule.label);
+            let count = |meter: &RuleMeter| meter.count(answer, hit, about, telemetry.keys_shown);
             if self.version != answer.version() {
                 // The rules are being swapped: count under the same name, only not as fast.
-                RuleMeter::new(telemetry, &rule.label).count(answer, hit);
+                count(&meter());
             } else if let Some(meter) = self.rules.get(hit.rule) {
-                meter.count(answer, hit);
+                count(meter);
                 if rule.spec.limit.is_some() {
                     meter.lowest.note(hit.standing.remaining.get());
                 }
-            } else if let Some(meter) = self.carried.get(hit.rule - self.rules.len()) {
-                let new = || RuleMeter::new(telemetry, &rule.label);
-                meter.get_or_init(new).count(answer, hit);
+            } else if let Some(carried) = self.carried.get(hit.rule - self.rules.len()) {
+                count(carried.get_or_init(meter));
             }
         }
     }
@@ -76,23 +92,60 @@ impl Board {
         }
     }
 
-    /// Begins the next half of the minute that [`REMAINING`] looks back on.
-    pub(super) fn turn(&self) {
-        for meter in &self.rules {
-            meter.lowest.turn();
-        }
+    /// The meters of the rules that anything was asked of or can be.
+    pub(super) fn meters(&self) -> impl Iterator<Item = &Arc<RuleMeter>> {
+        self.rules
+            .iter()
+            .chain(self.carried.iter().filter_map(OnceLock::get))
     }
 }
 
 /// What is counted of one rule.
-struct RuleMeter {
-    label: String,
-    allowed: [Counter; Source::ALL.len()],
-    denied: [Counter; Source::ALL.len()],
-    shadow_denied: [Counter; Source::ALL.len()],
-    denied_total: Counter,
-    failed_open: Counter,
+pub struct RuleMeter {
+    /// The rule's label.
+    pub label: String,
+    allowed: [AtomicU64; Source::ALL.len()],
+    denied: [AtomicU64; Source::ALL.len()],
+    shadow_denied: [AtomicU64; Source::ALL.len()],
+    failed_open: AtomicU64,
     lowest: Lowest,
+    top: Top,
+    series: Series,
+}
+
+/// What the page has of it.
+struct Series {
+    decisions: [[Counter; Source::ALL.len()]; 3],
+    denied: Counter,
+    failed_open: Counter,
+}
+
+/// How often a rule was asked, by what it said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// Go on.
+    pub allowed: u64,
+    /// No.
+    pub denied: u64,
+    /// It would have been no.
+    pub shadow_denied: u64,
+}
+
+impl Decisions {
+    /// All of them.
+    pub const fn total(self) -> u64 {
+        self.allowed + self.denied + self.shadow_denied
+    }
+
+    /// These and `other`.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            allowed: self.allowed + other.allowed,
+            denied: self.denied + other.denied,
+            shadow_denied: self.shadow_denied + other.shadow_denied,
+        }
+    }
 }
 
 impl RuleMeter {
@@ -102,33 +155,91 @@ impl RuleMeter {
         };
         Self {
             label: label.to_owned(),
-            allowed: Source::ALL.map(|source| match source {
-                // A known level that has fallen far enough does not speak for a check: the bucket does.
-                Source::Local | Source::Mitigation => decided("allow", Source::Local),
-                Source::Strict | Source::Fallback => decided("allow", source),
-            }),
-            denied: Source::ALL.map(|source| decided("deny", source)),
-            shadow_denied: Source::ALL.map(|source| decided("shadow_deny", source)),
-            denied_total: telemetry.counter(DENIED, &[label]),
-            failed_open: telemetry.counter(FAILOPEN, &[label]),
+            allowed: Default::default(),
+            denied: Default::default(),
+            shadow_denied: Default::default(),
+            failed_open: AtomicU64::new(0),
             lowest: Lowest::default(),
+            top: Top::default(),
+            series: Series {
+                decisions: ["allow", "deny", "shadow_deny"].map(|decision| {
+                    Source::ALL.map(|source| match (decision, source) {
+                        // A known level that has fallen far enough does not speak for a check: the bucket does.
+                        ("allow", Source::Mitigation) => Counter::noop(),
+                        _ => decided(decision, source),
+                    })
+                }),
+                denied: telemetry.counter(DENIED, &[label]),
+                failed_open: telemetry.counter(FAILOPEN, &[label]),
+            },
         }
     }
 
-    fn count(&self, answer: &Answer, hit: &Hit) {
-        let (source, shadow) = (hit.source as usize, answer.rule(hit).spec.shadow);
-        match (hit.standing.allowed, shadow) {
-            (true, _) => self.allowed[source].increment(1),
-            (false, true) => self.shadow_denied[source].increment(1),
-            (false, false) => {
-                self.denied_total.increment(1);
-                self.denied[source].increment(1);
-            }
+    fn count(&self, answer: &Answer, hit: &Hit, about: About<'_>, shown: KeysShown) {
+        let shadow = answer.rule(hit).spec.shadow;
+        let counted = match (hit.standing.allowed, shadow) {
+            (true, _) => &self.allowed,
+            (false, true) => &self.shadow_denied,
+            (false, false) => &self.denied,
+        };
+        let source = match (hit.standing.allowed, hit.source) {
+            (true, Source::Mitigation) => Source::Local,
+            (_, source) => source,
+        };
+        // Ordering: Relaxed, here and below. Numbers for people, each standing alone.
+        counted[source as usize].fetch_add(1, Ordering::Relaxed);
+        if !hit.standing.allowed {
+            self.top.note(about, answer, hit, shown);
         }
         if hit.forgiven && !shadow && answer.allowed() {
-            self.failed_open.increment(1);
+            self.failed_open.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// Puts what was counted on the page.
+    pub(super) fn show(&self) {
+        let counted = [&self.allowed, &self.denied, &self.shadow_denied];
+        for (series, counted) in self.series.decisions.iter().zip(counted) {
+            for (series, counted) in series.iter().zip(counted) {
+                series.absolute(counted.load(Ordering::Relaxed));
+            }
+        }
+        self.series.denied.absolute(sum(&self.denied));
+        let failed_open = self.failed_open.load(Ordering::Relaxed);
+        self.series.failed_open.absolute(failed_open);
+    }
+
+    /// How often it was asked since the start.
+    pub fn decisions(&self) -> Decisions {
+        Decisions {
+            allowed: sum(&self.allowed),
+            denied: sum(&self.denied),
+            shadow_denied: sum(&self.shadow_denied),
+        }
+    }
+
+    /// The fewest cells any key had left in the last minute, if any was asked for.
+    pub fn lowest(&self) -> Option<u64> {
+        self.lowest.get()
+    }
+
+    /// What it denied lately, and whom.
+    pub fn recent(&self) -> Recent {
+        self.top.recent()
+    }
+
+    /// Begins the next half of the minute that it looks back on.
+    pub(super) fn turn(&self) {
+        self.lowest.turn();
+        self.top.turn();
+    }
+}
+
+fn sum(counted: &[AtomicU64]) -> u64 {
+    let counted = counted
+        .iter()
+        .map(|counted| counted.load(Ordering::Relaxed));
+    counted.sum()
 }
 
 /// What a key has left that nobody used: without a limit, what an answer says then.
@@ -151,7 +262,7 @@ impl Default for Lowest {
 
 impl Lowest {
     fn note(&self, number: u64) {
-        // Ordering: Relaxed. A number for people. Read first: it is rarely the lowest, and reading is not contended.
+        // Read first: it is rarely the lowest, and reading is not contended.
         if number < self.0[0].load(Ordering::Relaxed) {
             self.0[0].fetch_min(number, Ordering::Relaxed);
         }

@@ -11,6 +11,8 @@ pub mod http2;
 pub mod listen;
 pub mod proto;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -27,6 +29,11 @@ pub fn is_secret(given: &[u8], secret: &[u8]) -> bool {
         .zip(secret)
         .fold(0, |differing, (a, b)| differing | (a ^ b));
     given.len() == secret.len() && differing == 0
+}
+
+/// A number that nobody can guess: the standard library seeds every hash map with fresh ones.
+pub fn unguessable() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// A response with a JSON body.

@@ -71,7 +71,9 @@ fn other_pages_and_methods_are_refused() {
     let cases = [
         ("metrics", "/metrics", "GET, HEAD"),
         ("metrics", "/readyz", "GET, HEAD"),
+        ("admin", "/", "GET"),
         ("admin", "/admin/v1/status", "GET"),
+        ("admin", "/admin/v1/top", "GET"),
         ("admin", "/admin/v1/rules", "GET"),
         ("admin", "/admin/v1/usage", "GET"),
         ("admin", "/admin/v1/keys", "DELETE"),
@@ -91,7 +93,8 @@ fn other_pages_and_methods_are_refused() {
     for door in ["metrics", "admin"] {
         let mut client = page(&sidecar, door).connect();
         for path in [
-            "/",
+            "//",
+            "/index.html",
             "/v1/check?domain=api&client=x",
             "/admin",
             "/admin/v1",
@@ -375,9 +378,10 @@ fn a_reset_needs_the_token_and_the_host() {
     assert_eq!(sidecar.http().get(all).status, 200);
 }
 
-const PAGES: [&str; 4] = [
+const PAGES: [&str; 5] = [
     "/admin/v1/status",
     "/admin/v1/rules",
+    "/admin/v1/top",
     "/admin/v1/usage?domain=api&client=x",
     "/admin/v1/nowhere",
 ];

@@ -38,3 +38,4 @@ mod shutdown;
 mod sidecar;
 mod sockets;
 mod tidy;
+mod top;

@@ -32,6 +32,7 @@ use super::limiter::Limiter;
 use crate::config::HeaderStyle;
 use crate::engine::{Answer, Begun};
 use crate::pure::{Check, Moment};
+use crate::telemetry::About;
 use crate::wire::decode::Malformed;
 use crate::wire::envoy::from_protobuf;
 use crate::wire::listen::Drain;
@@ -244,7 +245,7 @@ impl Checks {
         answer: &Answer,
         (began, moment): (Moment, Moment),
     ) -> RateLimitResponse {
-        self.limiter.decided(answer, began);
+        self.limiter.decided(answer, About::Check(check), began);
         envoy::response(check, answer, (self.styles, moment))
     }
 }

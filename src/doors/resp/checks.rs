@@ -11,6 +11,7 @@ use crate::config::Bounds;
 use crate::engine::{Answer, Begun, Engine, Throttle};
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Limit, LimitFault, Moment, Span};
+use crate::telemetry::About;
 use crate::wire::decode::{self, Malformed, Words};
 
 const MILLISECOND: u64 = SECOND / 1_000;
@@ -67,6 +68,14 @@ impl<'a> Asked<'a> {
         match self {
             Self::Throttle(throttle) => engine.begin_throttle(throttle, moment),
             Self::Check(words) => words.check(|check| engine.begin(check, moment)),
+        }
+    }
+
+    /// Says what it is about.
+    pub fn about<R>(&self, then: impl FnOnce(About<'_>) -> R) -> R {
+        match self {
+            Self::Throttle(throttle) => then(About::Throttle(throttle.key)),
+            Self::Check(words) => words.check(|check| then(About::Check(check))),
         }
     }
 

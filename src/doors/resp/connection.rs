@@ -291,7 +291,7 @@ impl Inner {
 
     /// Counts and writes what was decided.
     fn tell(&self, asked: &Asked<'_>, answer: &Answer, (replies, began): (&mut Replies, Moment)) {
-        self.limiter.decided(answer, began);
+        asked.about(|about| self.limiter.decided(answer, about, began));
         asked.tell(answer, replies);
     }
 

@@ -1,0 +1,184 @@
+//! The names that come most often, of a stream of any number of them, in bounded memory.
+//!
+//! The Space-Saving sketch: every name that comes is counted; one for which there is no room takes the place of the
+//! least counted and begins at its count. So a count is never too low, it is too high by at most its `error`, and every
+//! name that makes up more than one in [`OFFENDERS_MAX`] of the stream is there.
+
+use std::cmp::Reverse;
+
+/// Names that are counted at a time.
+pub const OFFENDERS_MAX: usize = 32;
+
+/// How the keys behind the names are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeysShown {
+    /// With the values that clients sent.
+    #[default]
+    Plain,
+    /// By their names alone.
+    Hashed,
+}
+
+/// A name that came often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offender<T> {
+    /// The name.
+    pub name: u128,
+    /// How often it came, at most.
+    pub count: u64,
+    /// How much of that may have been others.
+    pub error: u64,
+    /// What is known of it.
+    pub about: T,
+}
+
+/// The names of one stream.
+#[derive(Clone, Debug)]
+pub struct Offenders<T> {
+    rows: Vec<Offender<T>>,
+    seen: u64,
+}
+
+impl<T> Default for Offenders<T> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            seen: 0,
+        }
+    }
+}
+
+impl<T: Clone> Offenders<T> {
+    /// Counts `name`. What is known of it is asked for when it gets a place.
+    pub fn note(&mut self, name: u128, about: impl FnOnce() -> T) {
+        self.seen = self.seen.saturating_add(1);
+        // Few enough to look through: that is faster than hashing, and there is nothing to keep sorted.
+        if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
+            row.count = row.count.saturating_add(1);
+            return;
+        }
+        let mut newcomer = Offender {
+            name,
+            count: 1,
+            error: 0,
+            about: about(),
+        };
+        if self.rows.len() < OFFENDERS_MAX {
+            self.rows.push(newcomer);
+        } else if let Some(least) = self.rows.iter_mut().min_by_key(|row| row.count) {
+            newcomer.error = least.count;
+            newcomer.count = least.count.saturating_add(1);
+            *least = newcomer;
+        }
+    }
+
+    /// How many came, of any name.
+    pub const fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// The names of two streams as if they had been one, those that came most often first.
+    pub fn of_both(&self, other: &Self) -> Vec<Offender<T>> {
+        let mut both: Vec<_> = self.rows.iter().map(|row| row.and(other)).collect();
+        let known = |row: &&Offender<T>| self.row(row.name).is_none();
+        both.extend(other.rows.iter().filter(known).map(|row| row.and(self)));
+        both.sort_by_key(|row| (Reverse(row.count), row.name));
+        both
+    }
+
+    fn row(&self, name: u128) -> Option<&Offender<T>> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// How often a name may have come that has no place.
+    fn unknown(&self) -> u64 {
+        let full = self.rows.len() == OFFENDERS_MAX;
+        let least = self.rows.iter().map(|row| row.count).min();
+        least.filter(|_| full).unwrap_or_default()
+    }
+}
+
+impl<T: Clone> Offender<T> {
+    /// This name in its own stream and in `other`.
+    fn and(&self, other: &Offenders<T>) -> Self {
+        let unknown = || (other.unknown(), other.unknown());
+        let (count, error) = other
+            .row(self.name)
+            .map_or_else(unknown, |row| (row.count, row.error));
+        Self {
+            count: self.count.saturating_add(count),
+            error: self.error.saturating_add(error),
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(names: &[u128]) -> Offenders<()> {
+        let mut offenders = Offenders::default();
+        for name in names {
+            offenders.note(*name, || ());
+        }
+        offenders
+    }
+
+    fn counts(names: &[u128]) -> BTreeMap<u128, u64> {
+        names.iter().fold(BTreeMap::new(), |mut counts, name| {
+            *counts.entry(*name).or_default() += 1;
+            counts
+        })
+    }
+
+    #[test]
+    fn as_long_as_there_is_room_every_count_is_exact() {
+        let found = of(&[7, 8, 7, 9, 7, 8]).of_both(&Offenders::default());
+        let found: Vec<_> = found
+            .iter()
+            .map(|row| (row.name, row.count, row.error))
+            .collect();
+        assert_eq!(found, [(7, 3, 0), (8, 2, 0), (9, 1, 0)]);
+    }
+
+    #[test]
+    fn what_is_known_of_a_name_is_asked_for_once() {
+        let mut offenders = Offenders::default();
+        let mut asked = 0;
+        for _ in 0..3 {
+            offenders.note(7, || asked += 1);
+        }
+        assert_eq!((asked, offenders.seen()), (1, 3));
+    }
+
+    proptest! {
+        /// Whatever comes: no count is too low, none is too high by more than its error, whoever is frequent is there,
+        /// and there are never more than there is room for.
+        #[test]
+        fn counts_are_within_their_errors(
+            first in prop::collection::vec((0_u128..200).prop_map(|n| n * n % 97), 0..2_000),
+            second in prop::collection::vec(0_u128..60, 0..500),
+        ) {
+            let (one, two) = (of(&first), of(&second));
+            prop_assert!(one.rows.len() <= OFFENDERS_MAX);
+            let all: Vec<u128> = first.iter().chain(&second).copied().collect();
+            let exact = counts(&all);
+            let found = one.of_both(&two);
+            for row in &found {
+                let exact = exact[&row.name];
+                prop_assert!(row.count >= exact, "{row:?} came {exact} times");
+                prop_assert!(row.count - row.error <= exact, "{row:?} came {exact} times");
+            }
+            for (name, count) in counts(&first) {
+                let frequent = count > one.seen() / OFFENDERS_MAX as u64;
+                prop_assert!(!frequent || found.iter().any(|row| row.name == name), "{name}");
+            }
+            prop_assert!(found.is_sorted_by_key(|row| Reverse(row.count)));
+        }
+    }
+}

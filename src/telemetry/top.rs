@@ -1,0 +1,133 @@
+//! Which keys a rule denies most: the last half to whole minute of them, in bounded memory.
+//!
+//! The sketch is `pure/offenders.rs`. A denial never waits for it: one that comes while another is being noted is
+//! counted as missed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::engine::{Answer, Hit};
+use crate::pure::{Check, KeysShown, Offender, Offenders};
+
+/// Bytes that are kept of one key's entries.
+const ENTRIES_BYTES_MAX: usize = 256;
+/// Stands for what was cut off.
+const CUT: char = '…';
+
+/// What a check was about.
+#[derive(Clone, Copy, Debug)]
+pub enum About<'a> {
+    /// Descriptors.
+    Check(&'a Check<'a>),
+    /// A key whose caller carries the limit.
+    Throttle(&'a [u8]),
+}
+
+/// The entries that make a key, if they may be shown.
+pub type Entries = Option<Box<[(Box<str>, Box<str>)]>>;
+
+impl About<'_> {
+    fn entries(&self, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
+        let mut entries = Vec::new();
+        let mut left = ENTRIES_BYTES_MAX;
+        let mut keep = |key: &str, value: &str| {
+            entries.push((cut(key, &mut left), cut(value, &mut left)));
+        };
+        match (shown, self) {
+            (KeysShown::Hashed, _) => return None,
+            (KeysShown::Plain, About::Check(check)) => answer.key_entries(hit, check, keep),
+            (KeysShown::Plain, About::Throttle(key)) => keep("key", &String::from_utf8_lossy(key)),
+        }
+        Some(entries.into_boxed_slice())
+    }
+}
+
+/// As much of `text` as is left, which is then less.
+fn cut(text: &str, left: &mut usize) -> Box<str> {
+    let end = text.floor_char_boundary(*left);
+    *left -= end;
+    match text.get(..end) {
+        Some(part) if end < text.len() => format!("{part}{CUT}").into_boxed_str(),
+        Some(_) | None => text.into(),
+    }
+}
+
+/// The keys of one rule that were denied in this half of the minute and in the one before.
+#[derive(Debug, Default)]
+pub(super) struct Top {
+    halves: Mutex<[Offenders<Entries>; 2]>,
+    missed: [AtomicU64; 2],
+}
+
+/// What a rule denied lately.
+#[derive(Clone, Debug, Default)]
+pub struct Recent {
+    /// How many.
+    pub denied: u64,
+    /// How many of them are of no key below, because another was being noted.
+    pub missed: u64,
+    /// Whom, most often denied first.
+    pub keys: Vec<Offender<Entries>>,
+}
+
+impl Top {
+    /// Notes that `hit` of `answer` was denied.
+    pub(super) fn note(&self, about: About<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) {
+        let mut halves = match self.halves.try_lock() {
+            Ok(halves) => halves,
+            Err(TryLockError::Poisoned(halves)) => halves.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                // Ordering: Relaxed. A number for people.
+                self.missed[0].fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        halves[0].note(hit.name, || about.entries(answer, hit, shown));
+    }
+
+    /// Begins the next half of the minute.
+    pub(super) fn turn(&self) {
+        let missed = self.missed[0].swap(0, Ordering::Relaxed);
+        self.missed[1].store(missed, Ordering::Relaxed);
+        let mut halves = self.lock();
+        halves[1] = std::mem::take(&mut halves[0]);
+    }
+
+    pub(super) fn recent(&self) -> Recent {
+        let missed = self
+            .missed
+            .iter()
+            .map(|missed| missed.load(Ordering::Relaxed));
+        let missed = missed.sum();
+        let [now, before] = &*self.lock();
+        Recent {
+            denied: now.seen() + before.seen() + missed,
+            missed,
+            keys: now.of_both(before),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [Offenders<Entries>; 2]> {
+        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_a_key_is_bounded_and_never_cuts_a_letter_in_two() {
+        for (text, left, expected) in [
+            ("abc", 3, "abc"),
+            ("abc", 2, "ab…"),
+            ("é", 1, "…"),
+            ("", 0, ""),
+            ("a", 0, "…"),
+        ] {
+            let mut room = left;
+            assert_eq!(&*cut(text, &mut room), expected, "{text} in {left}");
+            assert!(room <= left);
+        }
+    }
+}

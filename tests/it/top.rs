@@ -1,0 +1,254 @@
+//! `/admin/v1/top` and the page at `/`: who is denied most, and who may see it.
+
+use serde_json::{Value, json};
+
+use super::client::Door;
+use super::sidecar::{SOON, Setup, Sidecar, until};
+
+const RULES: &str = r#"
+  - domain: api
+    descriptors:
+      - key: client
+        rate_limit: 2/day
+        descriptors: [{ key: path, rate_limit: 1/day }]
+      - { key: remote_address, rate_limit: 1/day, shadow_mode: true }
+      - { key: path, value: "/v1/*", share_threshold: true, rate_limit: 1/day }
+      - { key: free, rate_limit: { unlimited: true } }
+"#;
+
+fn check(sidecar: &Sidecar, descriptor: &str, times: usize) {
+    let mut client = sidecar.connect();
+    for _ in 0..times {
+        let answer = client.get(&format!("/v1/check?domain=api&{descriptor}"));
+        assert!([200, 429].contains(&answer.status), "{}", answer.text());
+    }
+}
+
+fn rule<'a>(top: &'a Value, label: &str) -> &'a Value {
+    let rules = top["rules"].as_array().unwrap().iter();
+    let mut found = rules.filter(|rule| rule["rule"] == label);
+    found.next().unwrap_or_else(|| panic!("{label}: {top}"))
+}
+
+/// Each key of a rule as `key=value ...`, and how often it was denied.
+fn keys(top: &Value, label: &str) -> Vec<(String, u64)> {
+    let keys = rule(top, label)["keys"].as_array().unwrap().iter();
+    keys.map(|key| {
+        let entries = key["entries"].as_array().unwrap().iter();
+        let word = |entry: &Value, field: &str| entry[field].as_str().unwrap().to_owned();
+        let words = entries.map(|entry| format!("{}={}", word(entry, "key"), word(entry, "value")));
+        let words: Vec<_> = words.collect();
+        (words.join(" "), key["denied"].as_u64().unwrap())
+    })
+    .collect()
+}
+
+fn expect(top: &Value, label: &str, expected: &[(&str, u64)]) {
+    let found = keys(top, label);
+    let found: Vec<_> = found.iter().map(|(key, n)| (key.as_str(), *n)).collect();
+    assert_eq!(found, expected, "{label}");
+}
+
+#[test]
+fn who_is_denied_most_comes_first() {
+    let sidecar = Setup::rules(RULES).start();
+    for (client, times) in [("a", 4), ("b", 7), ("c", 2)] {
+        check(&sidecar, &format!("client={client}"), times);
+    }
+    check(&sidecar, "client=a&path=/x", 3);
+    check(&sidecar, "free=z", 3);
+    let top = sidecar.admin("/admin/v1/top");
+    expect(&top, "api/client", &[("client=b", 5), ("client=a", 2)]);
+    expect(&top, "api/client/path", &[("client=a path=/x", 2)]);
+    expect(&top, "api/free", &[]);
+    let found = rule(&top, "api/client");
+    assert_eq!(
+        found["decisions"],
+        json!({ "allow": 6, "deny": 7, "shadow_deny": 0 })
+    );
+    assert_eq!(found["recent"], json!({ "denied": 7, "missed": 0 }));
+    assert_eq!(found["remaining"], 0);
+    assert_eq!(found["limit"]["unit"], "DAY");
+    assert_eq!(rule(&top, "api/free")["limit"], Value::Null);
+    let labels: Vec<_> = top["rules"].as_array().unwrap()[..2]
+        .iter()
+        .map(|rule| rule["rule"].clone())
+        .collect();
+    assert_eq!(labels, ["api/client", "api/client/path"]);
+    assert_eq!(
+        top["decisions"],
+        json!({ "allow": 10, "deny": 9, "shadow_deny": 0 })
+    );
+    assert_eq!(top["checks"]["decided"], 19);
+    for length in [
+        &top["at"],
+        &top["recent"],
+        &top["checks"]["recent"]["p50"],
+        &top["checks"]["recent"]["p99"],
+    ] {
+        assert!(seconds(length) > 0.0, "{top}");
+    }
+    assert!(seconds(&top["checks"]["recent"]["p50"]) <= seconds(&top["checks"]["recent"]["p99"]));
+    assert_eq!(top["keys"], "plain");
+}
+
+fn seconds(length: &Value) -> f64 {
+    let text = length.as_str().unwrap().strip_suffix('s').unwrap();
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_key_is_told_as_it_is_counted() {
+    let sidecar = Setup::rules(RULES)
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
+        .start();
+    for host in 1..=3 {
+        check(&sidecar, &format!("remote_address=2001:db8:0:7::{host}"), 1);
+        check(&sidecar, &format!("path=/v1/{host}"), 1);
+    }
+    let body = json!({ "domain": "api", "descriptors": [{
+        "entries": [{ "key": "who", "value": "me" }, { "key": "what", "value": "that" }],
+        "limit": { "requestsPerUnit": 1, "unit": "DAY" },
+    }] });
+    for _ in 0..2 {
+        sidecar.connect().post("/json", &body.to_string());
+    }
+    let mut resp = sidecar.door("resp").unwrap().connect();
+    for expected in ["*5", "*5"] {
+        assert!(resp.send(
+            b"*5\r\n$11\r\nCL.THROTTLE\r\n$4\r\nu:42\r\n$1\r\n0\r\n$1\r\n1\r\n$5\r\n86400\r\n"
+        ));
+        assert_eq!(resp.line().as_deref(), Some(expected));
+        (0..5).for_each(|_| drop(resp.line()));
+    }
+    let top = sidecar.admin("/admin/v1/top");
+    let network = [("remote_address=2001:db8:0:7::", 2)];
+    expect(&top, "api/remote_address", &network);
+    expect(&top, "api/path", &[("path=/v1/*", 2)]);
+    expect(&top, "override", &[("who=me what=that", 1)]);
+    expect(&top, "throttle", &[("key=u:42", 1)]);
+    let shadow = rule(&top, "api/remote_address");
+    assert_eq!(shadow["shadow_mode"], true);
+    assert_eq!(shadow["decisions"]["shadow_deny"], 2);
+}
+
+#[test]
+fn hashed_keys_show_no_value_anywhere_and_can_be_looked_up() {
+    let sidecar = Setup::rules(RULES)
+        .top("log: { format: json }\nkeys: hashed")
+        .start();
+    check(&sidecar, "client=s3cret-api-key", 4);
+    let top = sidecar.admin("/admin/v1/top");
+    assert!(!top.to_string().contains("s3cret"), "{top}");
+    assert_eq!(top["keys"], "hashed");
+    let key = &rule(&top, "api/client")["keys"][0];
+    assert_eq!(key["entries"], Value::Null);
+    assert_eq!(key["denied"], 2);
+    let usage = sidecar.admin("/admin/v1/usage?domain=api&client=s3cret-api-key");
+    assert_eq!(usage["usage"][0]["key"], key["key"]);
+}
+
+#[test]
+fn a_flood_of_denied_keys_is_bounded_and_does_not_hide_the_worst() {
+    let sidecar = Setup::rules(RULES).start();
+    let mut client = sidecar.connect();
+    let long = "x".repeat(900);
+    for nth in 0..2_000 {
+        // Three of five checks are of the same client; every other client is denied once.
+        check_on(&mut client, "client=worst", 3);
+        check_on(&mut client, &format!("client={nth}-{long}"), 3);
+    }
+    let page = sidecar.door("admin").unwrap().get("/admin/v1/top?keys=32");
+    let top = page.json();
+    let found = keys(&top, "api/client");
+    assert_eq!(found.len(), 32);
+    assert_eq!(found[0].0, "client=worst");
+    assert!((5_998..=8_000).contains(&found[0].1), "{found:?}");
+    assert!(found[1].0.ends_with('…'), "{found:?}");
+    assert!(found.iter().all(|(key, _)| key.len() < 300), "{found:?}");
+    let error = &rule(&top, "api/client")["keys"][1]["error"];
+    assert!(error.as_u64() > Some(0), "{top}");
+    assert_eq!(
+        keys(&sidecar.admin("/admin/v1/top"), "api/client").len(),
+        10
+    );
+    assert_eq!(
+        keys(&sidecar.admin("/admin/v1/top?keys=0"), "api/client"),
+        []
+    );
+    let one = sidecar.admin("/admin/v1/top?rules=1&keys=1");
+    assert_eq!(one["rules"].as_array().unwrap().len(), 1);
+    assert_eq!(one["rules_left_out"], 4);
+    for query in ["keys=33", "keys=x", "rules=-1", "limit=1", "keys"] {
+        let answer = sidecar
+            .door("admin")
+            .unwrap()
+            .get(&format!("/admin/v1/top?{query}"));
+        assert_eq!(answer.status, 400, "{query}: {}", answer.text());
+    }
+}
+
+fn check_on(client: &mut super::client::Client, descriptor: &str, times: usize) {
+    for _ in 0..times {
+        client.get(&format!("/v1/check?domain=api&{descriptor}"));
+    }
+}
+
+#[test]
+fn a_reload_keeps_what_was_counted() {
+    let sidecar = Setup::rules(RULES).start();
+    check(&sidecar, "client=a", 5);
+    let yaml = sidecar.setup().yaml().replace("2/day", "3/day");
+    sidecar.folder().replace("sidecar.yaml", &yaml);
+    until("the next version", SOON, || {
+        (sidecar.admin("/admin/v1/rules")["version"] == 2).then_some(())
+    });
+    let top = sidecar.admin("/admin/v1/top");
+    expect(&top, "api/client", &[("client=a", 3)]);
+    assert_eq!(rule(&top, "api/client")["limit"]["requests_per_unit"], 3);
+    let denied = sidecar
+        .metrics()
+        .of("ratelimit_denied_total", &[("rule", "api/client")]);
+    assert_eq!(denied, 3.0);
+}
+
+fn page(door: &Door, headers: &[&str]) -> super::client::Response {
+    door.connect().request("GET", "/", headers, b"")
+}
+
+#[test]
+fn the_page_is_for_this_host_and_asks_nobody_else() {
+    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    setup.folder.write("token", "s3cret");
+    let sidecar = setup.start();
+    let admin = sidecar.door("admin").unwrap();
+    let answer = page(&admin, &[]);
+    assert_eq!(answer.status, 200, "it holds nothing that a token guards");
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    let policy = answer.header("content-security-policy").unwrap();
+    let nonce = policy.split("'nonce-").nth(1).unwrap();
+    let nonce = nonce.split('\'').next().unwrap();
+    let text = answer.text();
+    assert_eq!(text.matches(&format!("nonce=\"{nonce}\"")).count(), 2);
+    assert!(!text.contains("NONCE"));
+    for word in ["http://", "https://", "//", "s3cret"] {
+        let found = text
+            .lines()
+            .find(|line| line.contains(word) && !line.trim_start().starts_with("//"));
+        assert_eq!(found, None, "{word}");
+    }
+    let again = page(&admin, &[]);
+    assert_ne!(again.header("content-security-policy"), Some(policy));
+    for host in [
+        "Host: evil.example",
+        "Host: localhost.evil.example",
+        "Host: ",
+    ] {
+        assert_eq!(page(&admin, &[host]).status, 403, "{host}");
+    }
+    let answer = admin.get("/admin/v1/top");
+    assert_eq!(answer.status, 401, "{}", answer.text());
+}
