@@ -1,25 +1,17 @@
 //! `tidegate check`: asks a running sidecar over its HTTP door.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use bytes::Bytes;
 use clap::Args;
-use http_body_util::{BodyExt, Full};
-use hyper::header::{CONTENT_TYPE, HOST};
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 
+use super::client::{Answer, Question};
 use super::{Pair, with_causes};
 use crate::config::Address;
 
 const DENIED: u8 = 1;
 const COULD_NOT_ASK: u8 = 2;
-/// How long to wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
 pub struct Check {
@@ -47,20 +39,11 @@ pub struct Check {
     json: bool,
 }
 
-type Fault = Box<dyn std::error::Error + Send + Sync>;
-
 impl Check {
     /// Asks, and prints the answer.
     pub fn run(&self) -> ExitCode {
-        let asked = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(Fault::from)
-            .and_then(|runtime| {
-                runtime.block_on(async { tokio::time::timeout(PATIENCE, self.ask()).await? })
-            });
-        match asked {
-            Ok((status, body)) => self.tell(status, &body),
+        match self.question().ask(&self.to) {
+            Ok(answer) => self.tell(&answer),
             Err(error) => {
                 eprintln!("tidegate: ask {}: {}", self.to, with_causes(&*error));
                 ExitCode::from(COULD_NOT_ASK)
@@ -68,20 +51,7 @@ impl Check {
         }
     }
 
-    async fn ask(&self) -> Result<(StatusCode, Bytes), Fault> {
-        match &self.to {
-            Address::Tcp(address) => self.ask_over(TcpStream::connect(address).await?).await,
-            Address::Unix(path) => self.ask_over(UnixStream::connect(path).await?).await,
-        }
-    }
-
-    async fn ask_over<T>(&self, stream: T) -> Result<(StatusCode, Bytes), Fault>
-    where
-        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
+    fn question(&self) -> Question<'static> {
         let entries: Vec<Value> = self
             .entries
             .iter()
@@ -93,25 +63,20 @@ impl Check {
             // On a descriptor a cost of 0 is a look; on the whole check it would mean 1.
             "descriptors": [{ "entries": entries, "hits_addend": self.cost }],
         });
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri("/v1/check")
-            .header(HOST, "localhost")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.to_string())))?;
-        let response = sender.send_request(request).await?;
-        let status = response.status();
-        let body = response.into_body().collect().await?.to_bytes();
-        connection.abort();
-        Ok((status, body))
+        Question {
+            method: Method::POST,
+            path: "/v1/check",
+            body: Some(body.to_string()),
+            token: None,
+        }
     }
 
-    fn tell(&self, status: StatusCode, body: &[u8]) -> ExitCode {
+    fn tell(&self, Answer { status, body }: &Answer) -> ExitCode {
         if self.json {
             println!("{}", String::from_utf8_lossy(body).trim_end());
         }
         let answer: Value = serde_json::from_slice(body).unwrap_or_default();
-        let exit = match status {
+        let exit = match *status {
             StatusCode::OK => ExitCode::SUCCESS,
             StatusCode::TOO_MANY_REQUESTS => ExitCode::from(DENIED),
             _ => {
@@ -121,7 +86,10 @@ impl Check {
             }
         };
         if !self.json {
-            println!("{}", told(status == StatusCode::OK, &answer["statuses"][0]));
+            println!(
+                "{}",
+                told(*status == StatusCode::OK, &answer["statuses"][0])
+            );
         }
         exit
     }

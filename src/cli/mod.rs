@@ -9,6 +9,7 @@
 )]
 
 mod ask;
+mod client;
 mod explain;
 
 use std::ffi::OsString;
