@@ -33,7 +33,17 @@ pub struct Question<'a> {
     pub token: Option<&'a str>,
 }
 
-impl Question<'_> {
+impl<'a> Question<'a> {
+    /// What is at this path?
+    pub fn get(path: &'a str) -> Self {
+        Self {
+            method: Method::GET,
+            path,
+            body: None,
+            token: None,
+        }
+    }
+
     /// Asks, on a connection of its own.
     pub fn ask(self, to: &Address) -> Result<Answer, Fault> {
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,7 +1,7 @@
-//! The command line: `run` (the default), `validate`, `check`, `explain`.
+//! The command line: `run` (the default), `validate`, `check`, `explain`, `health`.
 //!
-//! Exit status: 0 stopped on request, allowed or sound; 1 denied or failed; 2 could not ask; 64 bad command line;
-//! 78 bad configuration.
+//! Exit status: 0 stopped on request, allowed, sound or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
+//! command line; 78 bad configuration.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -11,6 +11,7 @@
 mod ask;
 mod client;
 mod explain;
+mod health;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,10 @@ enum Action {
         after_help = "Example: tidegate explain api_platform api_key=abc123 --config sidecar.yaml"
     )]
     Explain(explain::Explain),
+    /// Ask a running sidecar whether it is ready
+    #[command(after_help = "Example: tidegate health --to 127.0.0.1:9464\n\n\
+        Exit status: 0 ready (with --live: alive), 1 not ready, 2 could not ask.")]
+    Health(health::Health),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -146,6 +151,7 @@ pub fn main() -> ExitCode {
         Some(Action::Validate { files }) => validate(&files),
         Some(Action::Check(check)) => check.run(),
         Some(Action::Explain(explain)) => explain.run(),
+        Some(Action::Health(health)) => health.run(),
     }
 }
 

@@ -36,6 +36,7 @@ fn help_of_every_command_shows_an_example() {
             &["explain", "--help"],
             "Example: tidegate explain api_platform api_key=abc123",
         ),
+        (&["health", "--help"], "Example: tidegate health --to"),
     ] {
         let ran = folder.run(command);
         assert_eq!(
@@ -55,6 +56,7 @@ fn help_of_every_command_shows_an_example() {
         "validate",
         "check",
         "explain",
+        "health",
         "Exit status: 0 stopped on request, 64 bad command line, 78 bad configuration",
     ] {
         assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
@@ -87,6 +89,8 @@ fn a_bad_command_line_ends_with_64() {
         &["check", "api", "client=x", "--cost", "many"],
         &["check", "api", "client=x", "--to", "example.org:80"],
         &["explain", "api"],
+        &["health", "--to", "example.org:80"],
+        &["health", "now"],
     ] {
         let ran = folder.run(arguments);
         assert_eq!(ran.code, Some(64), "{arguments:?}: {ran:?}");

@@ -19,6 +19,7 @@ mod forward;
 mod grpc;
 mod grpc_services;
 mod guides;
+mod health;
 mod http;
 mod http2;
 mod json;
