@@ -49,14 +49,18 @@ impl<'a> Question<'a> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, self.send(to)).await? })
+        runtime.block_on(self.send(to))
     }
 
-    async fn send(self, to: &Address) -> Result<Answer, Fault> {
-        match to {
-            Address::Tcp(address) => self.send_over(TcpStream::connect(address).await?).await,
-            Address::Unix(path) => self.send_over(UnixStream::connect(path).await?).await,
-        }
+    /// Asks where others wait, too.
+    pub async fn send(self, to: &Address) -> Result<Answer, Fault> {
+        let answer = async {
+            match to {
+                Address::Tcp(address) => self.send_over(TcpStream::connect(address).await?).await,
+                Address::Unix(path) => self.send_over(UnixStream::connect(path).await?).await,
+            }
+        };
+        tokio::time::timeout(PATIENCE, answer).await?
     }
 
     async fn send_over<T>(self, stream: T) -> Result<Answer, Fault>

@@ -1,4 +1,4 @@
-//! The command line: `run` (the default), `validate`, `check`, `explain`, `health`.
+//! The command line: `run` (the default), `validate`, `check`, `explain`, `health`, `top`.
 //!
 //! Exit status: 0 stopped on request, allowed, sound or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
 //! command line; 78 bad configuration.
@@ -12,6 +12,8 @@ mod ask;
 mod client;
 mod explain;
 mod health;
+mod top;
+mod view;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -73,6 +75,11 @@ enum Action {
     #[command(after_help = "Example: tidegate health --to 127.0.0.1:9464\n\n\
         Exit status: 0 ready (with --live: alive), 1 not ready, 2 could not ask.")]
     Health(health::Health),
+    /// Show what a running sidecar does: rules, rates, denied keys, the store's link, latency
+    #[command(after_help = "Example: tidegate top --every 2s\n\n\
+        In a terminal it goes on until Ctrl-C. Into a pipe it writes one view, as plain text.\n\
+        Exit status: 0 stopped on request, 2 could not ask.")]
+    Top(top::Top),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -152,6 +159,7 @@ pub fn main() -> ExitCode {
         Some(Action::Check(check)) => check.run(),
         Some(Action::Explain(explain)) => explain.run(),
         Some(Action::Health(health)) => health.run(),
+        Some(Action::Top(top)) => top.run(),
     }
 }
 

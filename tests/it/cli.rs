@@ -37,6 +37,7 @@ fn help_of_every_command_shows_an_example() {
             "Example: tidegate explain api_platform api_key=abc123",
         ),
         (&["health", "--help"], "Example: tidegate health --to"),
+        (&["top", "--help"], "Example: tidegate top --every 2s"),
     ] {
         let ran = folder.run(command);
         assert_eq!(
@@ -57,6 +58,7 @@ fn help_of_every_command_shows_an_example() {
         "check",
         "explain",
         "health",
+        "top",
         "Exit status: 0 stopped on request, 64 bad command line, 78 bad configuration",
     ] {
         assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);

@@ -252,3 +252,74 @@ fn the_page_is_for_this_host_and_asks_nobody_else() {
     let answer = admin.get("/admin/v1/top");
     assert_eq!(answer.status, 401, "{}", answer.text());
 }
+
+/// Denies a key whose name would clear a terminal, three times.
+fn start_denying(setup: Setup) -> Sidecar {
+    let sidecar = setup.start();
+    check(&sidecar, "client=bad%1B%5B2J", 5);
+    sidecar
+}
+
+#[test]
+fn the_command_writes_one_plain_view_into_a_pipe() {
+    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    setup.folder.write("token", "s3cret\n");
+    let sidecar = start_denying(setup);
+    let to = sidecar.door("admin").unwrap().to();
+    let top = |more: &[&str]| {
+        let arguments = [&["top", "--every", "100ms", "--to", &to], more].concat();
+        sidecar.folder().run(&arguments)
+    };
+    let ran = top(&["--token-file", "token"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stdout.contains('\x1b'), "{}", ran.stdout);
+    let lines: Vec<_> = ran.stdout.lines().collect();
+    let line = |start: &str| {
+        let found = lines.iter().filter(|line| line.starts_with(start));
+        assert_eq!(found.clone().count(), 1, "{start}: {}", ran.stdout);
+        found.last().unwrap().split_whitespace().collect::<Vec<_>>()
+    };
+    assert!(
+        lines[0].contains("ready  no store: limits alone"),
+        "{}",
+        lines[0]
+    );
+    assert_eq!(line("client=bad")[1..], ["api/client", "3"]);
+    assert_eq!(line("api/client ")[1..], ["2/day", "0", "0", "0"]);
+
+    let ran = top(&["--token-file", "token", "--count", "2"]);
+    assert_eq!(ran.stdout.matches("DENIED MOST").count(), 2, "{ran:?}");
+    let (words, absent) = (
+        "it wants a token: give --token-file",
+        &["--token-file", "no"],
+    );
+    for (more, expected) in [(&[][..], words), (absent, "read no: No such file")] {
+        let ran = top(more);
+        assert_eq!(ran.code, Some(2), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{ran:?}");
+    }
+    for bad in [["--every", "1ms"], ["--every", "soon"], ["--count", "0"]] {
+        let ran = top(&bad);
+        assert_eq!(ran.code, Some(64), "{ran:?}");
+    }
+    let ran = sidecar.folder().run(&["top", "--to", "unix:nowhere.sock"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
+fn in_a_terminal_the_command_draws_over_itself_and_sends_nothing_that_a_client_sent() {
+    let sidecar = start_denying(Setup::rules(RULES));
+    let line = format!(
+        "{} top --count 3 --every 100ms --to {}",
+        env!("CARGO_BIN_EXE_tidegate"),
+        sidecar.door("admin").unwrap().to()
+    );
+    // `script` is a terminal for it.
+    let ran = sidecar
+        .folder()
+        .shell(&format!("script -qec '{line}' /dev/null"));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(ran.stdout.matches("\x1b[H").count(), 3, "{ran:?}");
+    assert!(ran.stdout.contains("client=bad\u{fffd}[2J"), "{ran:?}");
+    assert!(!ran.stdout.contains("\x1b[2J"), "{ran:?}");
+}

@@ -1,0 +1,467 @@
+//! Two readings of a sidecar's admin API as lines of text. What clients have sent is in them: nothing of it may reach the
+//! terminal as a command.
+
+use serde_json::Value;
+
+/// What was read of a sidecar.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// `/admin/v1/status`.
+    pub status: Value,
+    /// `/admin/v1/top`.
+    pub top: Value,
+}
+
+/// How much there is room for.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    pub columns: usize,
+    pub lines: usize,
+}
+
+/// How a line is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Head,
+    Alarm,
+}
+
+/// One line of a view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub text: String,
+    pub tone: Tone,
+}
+
+/// Columns of a limit, and of a number.
+const LIMIT_COLUMNS: usize = 24;
+const NUMBER_COLUMNS: usize = 11;
+/// A name is given at least so many columns.
+const NAME_COLUMNS_MIN: usize = 16;
+
+/// How the sidecar is `now`, with rates since `before`.
+pub fn view(now: &Reading, before: &Reading, size: Size) -> Vec<Line> {
+    let view = View {
+        status: &now.status,
+        top: &now.top,
+        rates: Rates::between(&now.top, &before.top),
+        columns: size.columns,
+    };
+    let mut lines = view.summary();
+    let (rules, keys) = (view.rules(), view.keys());
+    // The keys have up to half of what is left, the rules the rest.
+    let left = size.lines.saturating_sub(lines.len() + 2);
+    let keys_shown = keys
+        .len()
+        .min((left / 2).max(left.saturating_sub(rules.len())));
+    let rules_shown = rules.len().min(left - keys_shown);
+    let blank = Line {
+        text: String::new(),
+        tone: Tone::Plain,
+    };
+    lines.push(blank.clone());
+    lines.extend(rules.into_iter().take(rules_shown));
+    lines.push(blank);
+    lines.extend(keys.into_iter().take(keys_shown));
+    lines
+}
+
+/// Totals to rates: both readings are of one start of the pod, or there are none.
+struct Rates<'a> {
+    before: &'a Value,
+    seconds: Option<f64>,
+}
+
+impl<'a> Rates<'a> {
+    fn between(now: &Value, before: &'a Value) -> Self {
+        let at = |reading: &Value| seconds(&reading["at"]);
+        let length = at(now).zip(at(before)).map(|(now, before)| now - before);
+        Self {
+            before,
+            seconds: length.filter(|length| *length > 0.0),
+        }
+    }
+
+    fn of(&self, now: &Value, before: &Value) -> String {
+        let rate = || Some((now.as_f64()? - before.as_f64()?).max(0.0) / self.seconds?);
+        rate().map_or_else(|| "-".to_owned(), figure)
+    }
+
+    fn rule(&self, label: &Value) -> &Value {
+        let rules = self.before["rules"].as_array();
+        let mut rules = rules.into_iter().flatten();
+        let found = rules.find(|rule| rule["rule"] == *label);
+        found.map_or(&Value::Null, |rule| &rule["decisions"])
+    }
+}
+
+struct View<'a> {
+    status: &'a Value,
+    top: &'a Value,
+    rates: Rates<'a>,
+    columns: usize,
+}
+
+impl View<'_> {
+    fn summary(&self) -> Vec<Line> {
+        let (status, top, before) = (self.status, self.top, self.rates.before);
+        let ready = status["ready"] == true;
+        let head = format!(
+            "tidegate {} {}  {}  {}",
+            clean(&status["pod"]),
+            clean(&status["version"]),
+            if ready { "ready" } else { "not ready" },
+            store(status),
+        );
+        let partitioned = status["store"]["partitioned"] == true;
+        let rate = |decision: &str| {
+            let (now, before) = (&top["decisions"], &before["decisions"]);
+            self.rates.of(&now[decision], &before[decision])
+        };
+        let checks = &top["checks"];
+        let decided = self
+            .rates
+            .of(&checks["decided"], &before["checks"]["decided"]);
+        let time = |name: &str| seconds(&checks["recent"][name]).map_or("-".to_owned(), length);
+        let decisions = format!(
+            "{decided} checks/s  allow {}/s  deny {}/s  shadow deny {}/s  p50 {}  p99 {}",
+            rate("allow"),
+            rate("deny"),
+            rate("shadow_deny"),
+            time("p50"),
+            time("p99"),
+        );
+        let number = |value: &Value| value.as_f64().map_or("-".to_owned(), figure);
+        let books = &status["books"];
+        let untold =
+            books["pending"].as_f64().unwrap_or(0.0) + books["in_flight"].as_f64().unwrap_or(0.0);
+        let held = format!(
+            "{} of {} keys  {} cells overshoot  {} to be told  configuration {}",
+            number(&status["keys"]["held"]),
+            number(&status["keys"]["max"]),
+            number(&top["overshoot"]),
+            figure(untold),
+            clean(&status["configuration"]["version"]),
+        );
+        let head_tone = if ready && !partitioned {
+            Tone::Head
+        } else {
+            Tone::Alarm
+        };
+        let faults = status["configuration"]["last_reload_faults"].as_array();
+        let faults = faults.into_iter().flatten();
+        let faults = faults.map(|fault| format!("last reload refused: {}", clean(fault)));
+        [
+            (head, head_tone),
+            (decisions, Tone::Plain),
+            (held, Tone::Plain),
+        ]
+        .into_iter()
+        .chain(faults.map(|fault| (fault, Tone::Alarm)))
+        .map(|(text, tone)| self.line(text, tone))
+        .collect()
+    }
+
+    fn rules(&self) -> Vec<Line> {
+        let name_columns = self.name_columns(LIMIT_COLUMNS + 3 * NUMBER_COLUMNS);
+        let row = |words: [&str; 5]| {
+            let [name, limit, allow, deny, left] = words;
+            format!(
+                "{} {}{allow:>NUMBER_COLUMNS$}{deny:>NUMBER_COLUMNS$}{left:>NUMBER_COLUMNS$}",
+                fit(name, name_columns),
+                fit(limit, LIMIT_COLUMNS),
+            )
+        };
+        let head = row(["RULE", "LIMIT", "ALLOW/S", "DENY/S", "LEFT"]);
+        let mut lines = vec![self.line(head, Tone::Head)];
+        for rule in self.top["rules"].as_array().into_iter().flatten() {
+            let (now, before) = (&rule["decisions"], self.rates.rule(&rule["rule"]));
+            let shadow = rule["shadow_mode"] == true;
+            let decision = if shadow { "shadow_deny" } else { "deny" };
+            let limit = limit(&rule["limit"]);
+            let text = row([
+                &clean(&rule["rule"]),
+                &if shadow {
+                    format!("{limit} (shadow)")
+                } else {
+                    limit
+                },
+                &self.rates.of(&now["allow"], &before["allow"]),
+                &self.rates.of(&now[decision], &before[decision]),
+                &rule["remaining"].as_f64().map_or("-".to_owned(), figure),
+            ]);
+            lines.push(self.line(text, Tone::Plain));
+        }
+        if let Some(more) = self.top["rules_left_out"].as_u64().filter(|more| *more > 0) {
+            let text = format!("and {more} rules that are less asked");
+            lines.push(self.line(text, Tone::Plain));
+        }
+        lines
+    }
+
+    fn keys(&self) -> Vec<Line> {
+        let names = self.name_columns(2 * NUMBER_COLUMNS);
+        let half = names / 2;
+        let row = |key: &str, rule: &str, denied: &str| {
+            let denied = format!("{denied:>0$}", 2 * NUMBER_COLUMNS);
+            format!("{} {}{denied}", fit(key, half), fit(rule, names - half))
+        };
+        let recent = seconds(&self.top["recent"]).map_or("-".to_owned(), length);
+        let title = format!("DENIED MOST IN {}", recent.to_uppercase());
+        let mut lines = vec![self.line(row(&title, "RULE", "DENIED"), Tone::Head)];
+        let mut keys: Vec<(u64, String)> = Vec::new();
+        for rule in self.top["rules"].as_array().into_iter().flatten() {
+            for key in rule["keys"].as_array().into_iter().flatten() {
+                let count = |field: &str| key[field].as_u64().unwrap_or_default();
+                let (most, error) = (count("denied"), count("error"));
+                let denied = match error {
+                    0 => figure(most as f64),
+                    _ => format!(
+                        "{} to {}",
+                        figure(most.saturating_sub(error) as f64),
+                        figure(most as f64)
+                    ),
+                };
+                keys.push((most, row(&named(key), &clean(&rule["rule"]), &denied)));
+            }
+        }
+        if keys.is_empty() {
+            lines.push(self.line("nobody".to_owned(), Tone::Plain));
+        }
+        // Stable: alike ones stay in the order they came in.
+        keys.sort_by_key(|(denied, _)| std::cmp::Reverse(*denied));
+        lines.extend(
+            keys.into_iter()
+                .map(|(_, text)| self.line(text, Tone::Plain)),
+        );
+        lines
+    }
+
+    fn name_columns(&self, others: usize) -> usize {
+        let left = self.columns.saturating_sub(others + 1);
+        left.max(NAME_COLUMNS_MIN)
+    }
+
+    fn line(&self, text: String, tone: Tone) -> Line {
+        let text = match text.char_indices().nth(self.columns) {
+            Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
+            None => text.trim_end().to_owned(),
+        };
+        Line { text, tone }
+    }
+}
+
+fn store(status: &Value) -> String {
+    let store = &status["store"];
+    let link = clean(&store["link"]);
+    if link == "none" {
+        return "no store: limits alone".to_owned();
+    }
+    let answered = match seconds(&store["staleness"]) {
+        Some(ago) => format!("answered {} ago", length(ago)),
+        None => "not answered yet".to_owned(),
+    };
+    let partitioned = match store["partitioned"] == true {
+        true => ", partitioned",
+        false => "",
+    };
+    let pods = clean(&status["pods"]);
+    format!("store {link}, {answered}{partitioned}, pods {pods}")
+}
+
+/// A key by its entries, or by its name where those are not shown.
+fn named(key: &Value) -> String {
+    let Some(entries) = key["entries"].as_array() else {
+        return clean(&key["key"]);
+    };
+    let pair = |entry: &Value| format!("{}={}", clean(&entry["key"]), clean(&entry["value"]));
+    entries.iter().map(pair).collect::<Vec<_>>().join(" ")
+}
+
+/// A text of the answer, or what stands for it, without anything that a terminal would act on or that would change the
+/// direction of what follows.
+fn clean(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let unsafe_to_print = |letter: char| {
+        letter.is_control()
+            || matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.replace(unsafe_to_print, "\u{fffd}")
+}
+
+fn limit(limit: &Value) -> String {
+    let (Some(requests), Some(unit)) =
+        (limit["requests_per_unit"].as_f64(), limit["unit"].as_str())
+    else {
+        return "-".to_owned();
+    };
+    let unit = unit.to_ascii_lowercase();
+    let per = match limit["unit_multiplier"].as_u64() {
+        Some(times) if times > 1 => format!("{times} {unit}s"),
+        Some(_) | None => unit,
+    };
+    let burst = limit["burst"].as_f64().filter(|burst| *burst != requests);
+    let burst = burst.map(|burst| format!(" burst {}", figure(burst)));
+    format!("{}/{per}{}", figure(requests), burst.unwrap_or_default())
+}
+
+/// Exactly so many columns, cut if need be.
+fn fit(text: &str, columns: usize) -> String {
+    match text.chars().count() > columns {
+        true => {
+            let kept: String = text.chars().take(columns.saturating_sub(1)).collect();
+            format!("{kept}…")
+        }
+        false => format!("{text:<columns$}"),
+    }
+}
+
+fn seconds(length: &Value) -> Option<f64> {
+    length.as_str()?.strip_suffix('s')?.parse().ok()
+}
+
+fn length(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{} us", figure(s * 1e6)),
+        s if s < 1.0 => format!("{} ms", figure(s * 1e3)),
+        s if s < 120.0 => format!("{} s", figure(s)),
+        s => format!("{} min", figure(s / 60.0)),
+    }
+}
+
+/// A number for people: a digit behind the point where that says something, thousands apart.
+fn figure(number: f64) -> String {
+    if number < 99.95 && number.fract() != 0.0 {
+        return format!("{number:.1}");
+    }
+    let digits = format!("{number:.0}");
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .filter_map(|group| std::str::from_utf8(group).ok())
+        .collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SIZE: Size = Size {
+        columns: 100,
+        lines: 40,
+    };
+
+    fn reading(at: &str, allowed: u64, denied: u64) -> Reading {
+        Reading {
+            status: json!({
+                "pod": "a", "version": "1", "ready": true, "pods": 3,
+                "store": { "link": "closed", "staleness": "0.3s", "partitioned": false },
+                "keys": { "held": 5, "max": 1_000 }, "books": { "pending": 1, "in_flight": 2 },
+                "configuration": { "version": 4, "last_reload_faults": [] },
+            }),
+            top: json!({
+                "at": at, "recent": "42s", "overshoot": 7, "rules_left_out": 0,
+                "checks": { "decided": allowed + denied, "recent": { "p50": "0.0000405s", "p99": "0.0025s" } },
+                "decisions": { "allow": allowed, "deny": denied, "shadow_deny": 0 },
+                "rules": [{
+                    "rule": "api/client", "shadow_mode": false, "remaining": 0,
+                    "limit": { "requests_per_unit": 10_000, "unit": "SECOND", "unit_multiplier": 30, "burst": 20 },
+                    "decisions": { "allow": allowed, "deny": denied, "shadow_deny": 0 },
+                    "keys": [
+                        { "key": "ab", "entries": [{ "key": "client", "value": "x\u{1b}[2J\u{202e}" }], "denied": 12, "error": 2 },
+                        { "key": "cd", "entries": null, "denied": 40, "error": 0 },
+                    ],
+                }],
+            }),
+        }
+    }
+
+    fn texts(lines: &[Line]) -> Vec<&str> {
+        lines.iter().map(|line| line.text.as_str()).collect()
+    }
+
+    #[test]
+    fn rates_are_of_the_time_between_two_readings() {
+        let lines = view(&reading("12s", 3_000, 51), &reading("10s", 0, 50), SIZE);
+        assert_eq!(
+            texts(&lines),
+            [
+                "tidegate a 1  ready  store closed, answered 300 ms ago, pods 3",
+                "1,500 checks/s  allow 1,500/s  deny 0.5/s  shadow deny 0/s  p50 40.5 us  p99 2.5 ms",
+                "5 of 1,000 keys  7 cells overshoot  3 to be told  configuration 4",
+                "",
+                "RULE                                       LIMIT                       ALLOW/S     DENY/S       LEFT",
+                "api/client                                 10,000/30 seconds burst…      1,500        0.5          0",
+                "",
+                "DENIED MOST IN 42 S                    RULE                                                   DENIED",
+                "cd                                     api/client                                                 40",
+                "client=x\u{fffd}[2J\u{fffd}                          api/client                                           10 to 12",
+            ]
+        );
+    }
+
+    #[test]
+    fn another_start_of_the_pod_has_no_rates_yet() {
+        let lines = view(&reading("1s", 5, 5), &reading("10s", 900, 50), SIZE);
+        assert!(
+            lines[1].text.starts_with("- checks/s  allow -/s"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn what_needs_someone_is_an_alarm() {
+        let mut now = reading("2s", 0, 0);
+        let before = now.clone();
+        now.status["store"] = json!({ "link": "open", "staleness": null, "partitioned": true });
+        now.status["configuration"]["last_reload_faults"] = json!(["sidecar.yaml:1:1: bad"]);
+        let lines = view(&now, &before, SIZE);
+        assert_eq!(lines[0].tone, Tone::Alarm);
+        assert!(
+            lines[0]
+                .text
+                .ends_with("store open, not answered yet, partitioned, pods 3")
+        );
+        let fault = "last reload refused: sidecar.yaml:1:1: bad";
+        assert_eq!(
+            (lines[3].text.as_str(), lines[3].tone),
+            (fault, Tone::Alarm)
+        );
+    }
+
+    #[test]
+    fn no_line_is_longer_and_no_view_taller_than_there_is_room_for() {
+        let mut now = reading("2s", 9, 9);
+        let rule = now.top["rules"][0].clone();
+        now.top["rules"] = json!(vec![rule; 50]);
+        for (columns, lines) in [(20, 5), (40, 10), (80, 24), (200, 50), (1, 1)] {
+            let size = Size { columns, lines };
+            let found = view(&now, &now, size);
+            assert!(found.len() <= lines.max(5), "{size:?}: {}", found.len());
+            let longest = found.iter().map(|line| line.text.chars().count()).max();
+            assert!(longest <= Some(columns), "{size:?}");
+        }
+    }
+
+    #[test]
+    fn figures_are_as_people_write_them() {
+        for (number, expected) in [
+            (0.0, "0"),
+            (0.25, "0.2"),
+            (99.94, "99.9"),
+            (99.96, "100"),
+            (1_234.5, "1,234"),
+            (1_000_000.0, "1,000,000"),
+        ] {
+            assert_eq!(figure(number), expected);
+        }
+    }
+}
