@@ -282,9 +282,9 @@ fn named(key: &Value) -> String {
 /// A text of the answer, or what stands for it, without anything that a terminal would act on or that would change the
 /// direction of what follows.
 fn clean(value: &Value) -> String {
-    let text = match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+    let text = match value.as_str() {
+        Some(text) => text.to_owned(),
+        None => value.to_string(),
     };
     let unsafe_to_print = |letter: char| {
         letter.is_control()
