@@ -275,9 +275,9 @@ fn the_command_writes_one_plain_view_into_a_pipe() {
     assert!(!ran.stdout.contains('\x1b'), "{}", ran.stdout);
     let lines: Vec<_> = ran.stdout.lines().collect();
     let line = |start: &str| {
-        let found = lines.iter().filter(|line| line.starts_with(start));
+        let mut found = lines.iter().filter(|line| line.starts_with(start));
         assert_eq!(found.clone().count(), 1, "{start}: {}", ran.stdout);
-        found.last().unwrap().split_whitespace().collect::<Vec<_>>()
+        found.next().unwrap().split_whitespace().collect::<Vec<_>>()
     };
     assert!(
         lines[0].contains("ready  no store: limits alone"),
