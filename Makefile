@@ -43,8 +43,8 @@ bench: ## ratios against floors and peers, in one run
 fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
 	cargo bench --locked --bench fleet
 
-docs: ## print docs/metrics.md from the code
-	UPDATE=1 cargo test --locked --test it tidy::
+docs: ## print docs/metrics.md and the reference in docs/config.md from the code
+	UPDATE=1 cargo test --locked --test it -- tidy:: reference::
 
 proto: ## print the messages of the gRPC door from the files in proto
 	cargo run --locked --manifest-path proto/generate/Cargo.toml --target-dir target/proto

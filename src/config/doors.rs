@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::address::Address;
 use super::check::{Check, Named, Word};
 use super::error::{Spot, quote};
-use super::raw::{Field, List, RawListen, Text};
+use super::fields::RawListen;
+use super::raw::{Field, List, Text};
 use super::settings::Listen;
 
 /// An address and where it was written.

@@ -2,12 +2,17 @@
 
 use super::check::{Check, Word};
 use super::error::{Spot, quote};
-use super::raw::{Field, RawLimit, RawRate};
+use super::fields::RawLimit;
+use super::raw::{Field, RawRate};
 use super::short_form::{self, Written};
+use crate::pure::limit::CAPACITY_MAX;
+use crate::pure::time::SECOND;
 use crate::pure::{Algorithm, Limit, LimitFault, Unit};
 
-/// The largest number that `requests_per_unit` and its companions may be.
+/// The largest number that `requests_per_unit` and `burst` may be.
 const NUMBER_MAX: u64 = 1_000_000_000_000;
+/// Seconds in the longest window, and so the largest number of any unit in it.
+const SECONDS_MAX: u64 = CAPACITY_MAX.get() / SECOND;
 
 /// What stands under `rate_limit`.
 pub struct Rated {
@@ -134,7 +139,7 @@ fn written(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, unlimited: bool) ->
         unit
     });
     let multiplier_given = unit_multiplier.1.found().is_some();
-    let unit_multiplier = check.number(at, unit_multiplier, 0..=NUMBER_MAX);
+    let unit_multiplier = check.number(at, unit_multiplier, 1..=SECONDS_MAX);
     let burst_given = burst.1.found().is_some();
     let burst = check.number(at, burst, 0..=NUMBER_MAX);
     if (multiplier_given && unit_multiplier.is_none()) || (burst_given && burst.is_none()) {

@@ -10,7 +10,8 @@ use siphasher::sip::SipHasher13;
 
 use super::check::Check;
 use super::error::{Fault, Faults, Spot};
-use super::raw::{self, RawConfig, RawDomain};
+use super::fields::{RawConfig, RawDomain};
+use super::raw;
 use super::rules::{self, Domains};
 use super::settings::Config;
 use super::substitute::Environment;

@@ -1,4 +1,5 @@
-//! The file exactly as written: which fields there are, and where they stand. Nothing is checked here but the shape.
+//! The file exactly as written: what its fields say, and where they stand. Nothing is checked here but the shape. Which
+//! fields there are: `fields.rs`.
 //!
 //! Every value is read as text, whatever YAML would make of it: variables are put in and words parsed later, at one
 //! place, where a fault can name the field. That also reads `value: 42` as the text it is, as envoyproxy/ratelimit
@@ -12,6 +13,7 @@ use serde::{Deserialize, de};
 use serde_saphyr::{Error, Location, MessageFormatter, Options, Spanned, UserMessageFormatter};
 
 use super::error::{Fault, Place, Spot, quote};
+use super::fields::RawLimit;
 
 /// Levels of YAML: two for each level of descriptors, and the rest on top.
 const YAML_DEPTH_MAX: usize = 40;
@@ -80,7 +82,12 @@ pub trait Fields: Default {
     fn unknown(&self) -> &[(Place, String)];
 }
 
-struct FieldsVisitor<T>(PhantomData<T>);
+/// Reads a map as a `T`.
+pub struct FieldsVisitor<T>(PhantomData<T>);
+
+impl<T> FieldsVisitor<T> {
+    pub const NEW: Self = Self(PhantomData);
+}
 
 impl<'de, T: Fields> Visitor<'de> for FieldsVisitor<T> {
     type Value = T;
@@ -101,166 +108,67 @@ impl<'de, T: Fields> Visitor<'de> for FieldsVisitor<T> {
     }
 }
 
-/// Structs of [`Fields`]: `field: type`, or `field as "name": type` where Rust does not allow the name.
+/// Structs of [`Fields`], and what [`SECTIONS`](super::reference::SECTIONS) tells of them: `Struct in "path"`, then for
+/// each `field: type = without it`, or `field as "name": type = without it` where Rust does not allow the name. Each
+/// field has a comment, because each has its line in the reference.
 macro_rules! fields {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
-    ($($(#[$about:meta])* $raw:ident { $($field:ident $(as $name:literal)?: $type:ty,)* })*) => {$(
-        $(#[$about])*
-        #[derive(Debug, Default)]
-        pub struct $raw {
-            $(pub $field: $type,)*
-            pub unknown: Vec<(Place, String)>,
-        }
-
-        impl Fields for $raw {
-            const KNOWN: &'static [&'static str] = &[$(fields!(@name $field $($name)?)),*];
-
-            fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
-                $(if name == fields!(@name $field $($name)?) {
-                    self.$field = map.next_value()?;
-                    return Ok(true);
-                })*
-                Ok(false)
+    ($($(#[doc = $of:literal])* $raw:ident in $path:literal {
+        $($(#[doc = $about:literal])+ $field:ident $(as $name:literal)?: $type:ty = $without:expr,)*
+    })*) => {
+        $(
+            $(#[doc = $of])*
+            #[derive(Debug, Default)]
+            pub struct $raw {
+                $($(#[doc = $about])+ pub $field: $type,)*
+                pub unknown: Vec<($crate::config::error::Place, String)>,
             }
 
-            fn note_unknown(&mut self, place: Place, name: String) {
-                self.unknown.push((place, name));
+            impl $crate::config::raw::Fields for $raw {
+                const KNOWN: &'static [&'static str] = &[$(fields!(@name $field $($name)?)),*];
+
+                fn take<'de, A: serde::de::MapAccess<'de>>(
+                    &mut self,
+                    name: &str,
+                    map: &mut A,
+                ) -> Result<bool, A::Error> {
+                    $(if name == fields!(@name $field $($name)?) {
+                        self.$field = map.next_value()?;
+                        return Ok(true);
+                    })*
+                    Ok(false)
+                }
+
+                fn note_unknown(&mut self, place: $crate::config::error::Place, name: String) {
+                    self.unknown.push((place, name));
+                }
+
+                fn unknown(&self) -> &[($crate::config::error::Place, String)] {
+                    &self.unknown
+                }
             }
 
-            fn unknown(&self) -> &[(Place, String)] {
-                &self.unknown
+            impl<'de> serde::Deserialize<'de> for $raw {
+                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    deserializer.deserialize_map($crate::config::raw::FieldsVisitor::<Self>::NEW)
+                }
             }
-        }
+        )*
 
-        impl<'de> Deserialize<'de> for $raw {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_map(FieldsVisitor::<Self>(PhantomData))
-            }
-        }
-    )*};
+        /// Every section of the file.
+        pub const SECTIONS: &[$crate::config::reference::Section] = &[$($crate::config::reference::Section {
+            path: $path,
+            about: concat!($($of),*),
+            fields: &[$($crate::config::reference::Told {
+                name: fields!(@name $field $($name)?),
+                about: concat!($($about),+),
+                without: $without,
+            }),*],
+        }),*];
+    };
 }
-
-fields! {
-    /// The whole file. With `domain` and `descriptors` on top it is an envoyproxy/ratelimit file, too.
-    RawConfig {
-        pod: Field<RawPod>,
-        listen: Field<RawListen>,
-        store: Field<RawStore>,
-        sync: Field<RawSync>,
-        defaults: Field<RawDefaults>,
-        bounds: Field<RawBounds>,
-        addresses: Field<RawAddresses>,
-        headers: List<String>,
-        keys: Text,
-        log: Field<RawLog>,
-        drain: Text,
-        rules: List<RawDomain>,
-        rules_dir: Text,
-        domain: Text,
-        matching as "match": Text,
-        descriptors: List<RawNode>,
-    }
-
-    RawPod {
-        id: Text,
-    }
-
-    RawListen {
-        http: List<String>,
-        grpc: List<String>,
-        resp: List<String>,
-        metrics: List<String>,
-        admin: List<String>,
-        unix_mode: Text,
-        token_file: Text,
-        resp_password_file: Text,
-    }
-
-    RawStore {
-        url: Text,
-        topology: Text,
-        master: Text,
-        password_file: Text,
-        tls: Field<RawTls>,
-        timeout: Text,
-        key_prefix: Text,
-        hash_key_file: Text,
-    }
-
-    RawTls {
-        ca_file: Text,
-        cert_file: Text,
-        key_file: Text,
-    }
-
-    RawSync {
-        interval: Text,
-        accuracy: Text,
-    }
-
-    RawDefaults {
-        algorithm: Text,
-        consistency: Text,
-        on_store_error: Text,
-        report: Text,
-    }
-
-    RawBounds {
-        keys_max: Text,
-        connections_max: Text,
-        key_bytes_max: Text,
-        body_bytes_max: Text,
-    }
-
-    RawAddresses {
-        keys: List<String>,
-        ipv6_prefix: Text,
-    }
-
-    RawLog {
-        level: Text,
-        format: Text,
-    }
-
-    /// An envoyproxy/ratelimit file, and our `match`.
-    RawDomain {
-        domain: Text,
-        matching as "match": Text,
-        descriptors: List<RawNode>,
-    }
-
-    RawNode {
-        key: Text,
-        value: Text,
-        rate_limit: Field<RawRate>,
-        descriptors: List<RawNode>,
-        shadow_mode: Text,
-        quota_mode: Text,
-        detailed_metric: Text,
-        value_to_metric: Text,
-        share_threshold: Text,
-        consistency: Text,
-        on_store_error: Text,
-        report: Text,
-        count_rejected: Text,
-    }
-
-    RawLimit {
-        requests_per_unit: Text,
-        unit: Text,
-        unit_multiplier: Text,
-        burst: Text,
-        algorithm: Text,
-        name: Text,
-        unlimited: Text,
-        replaces: List<RawReplaced>,
-    }
-
-    RawReplaced {
-        name: Text,
-    }
-}
+pub(super) use fields;
 
 /// A limit in either form.
 #[derive(Debug)]

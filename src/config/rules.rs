@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{Check, Named, Word};
 use super::error::{Spot, quote};
+use super::fields::{RawDefaults, RawDomain, RawNode};
 use super::limit::{Rated, rated};
 use super::overlap;
-use super::raw::{Field, List, RawDefaults, RawDomain, RawNode, Text};
+use super::raw::{Field, List, Text};
 use crate::pure::rule::{
     Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, Report, RuleSpec,
 };

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::check::{Check, Word};
 use super::error::Spot;
-use super::raw::{Field, RawStore, RawTls};
+use super::fields::{RawStore, RawTls};
+use super::raw::Field;
 use super::settings::{Store, StoreUrl, Tls, Topology};
 
 /// The store, if the file or `REDIS_URL` names one.

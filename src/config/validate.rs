@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::check::Check;
 use super::error::{Spot, quote};
-use super::raw::{Field, List, RawAddresses, RawBounds, RawLog, RawPod, RawSync, Text};
+use super::fields::{RawAddresses, RawBounds, RawLog, RawPod, RawSync};
+use super::raw::{Field, List, Text};
 use super::settings::{Bounds, HeaderStyle, Log, LogFormat, LogLevel, Sync};
 use crate::pure::{Addresses, KeysShown};
 

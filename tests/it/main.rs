@@ -29,6 +29,7 @@ mod redis_cell;
 #[expect(dead_code, reason = "tests/fleet uses the rest")]
 #[path = "../redis/server.rs"]
 mod redis_server;
+mod reference;
 mod reload;
 mod resp;
 mod resp_bounds;
