@@ -265,6 +265,7 @@ impl Daemon {
         }
         let engine = Arc::new(Engine::new(setup(&config)?, config.rules.clone()));
         let telemetry = Arc::new(Telemetry::new(&engine.snapshot(), config.keys));
+        telemetry.configured(config.hash);
         let status = Arc::new(Status::new(
             config.pod_id.clone(),
             u128::from(unguessable()) << 64 | u128::from(unguessable()),

@@ -128,7 +128,7 @@ impl Reloader {
                 Ok(read)
             }
             Err(faults) => {
-                self.telemetry.counter(RELOADS, &["refused"]).increment(1);
+                self.telemetry.refused();
                 for fault in faults.iter() {
                     warn!(%fault, "configuration refused");
                 }
@@ -142,6 +142,7 @@ impl Reloader {
     fn apply(&self, config: Config) {
         let mut configuration = self.status.configuration();
         configuration.faults.clear();
+        self.telemetry.configured(config.hash);
         if config.hash == configuration.hash {
             self.telemetry.counter(RELOADS, &["unchanged"]).increment(1);
             info!("configuration unchanged");

@@ -192,7 +192,21 @@ impl Engine {
 
     /// Keys held.
     pub fn keys_held(&self) -> u64 {
-        self.table.held() + self.windows.held() + self.carried.held()
+        self.keys_by_table().iter().map(|(_, held)| held).sum()
+    }
+
+    /// Keys held, by what the table is of.
+    pub fn keys_by_table(&self) -> [(&'static str, u64); 3] {
+        [
+            ("level", self.table.held()),
+            ("windowed", self.windows.held()),
+            ("carried", self.carried.held()),
+        ]
+    }
+
+    /// The most keys that each of them holds.
+    pub const fn keys_max(&self) -> usize {
+        self.setup.keys_max
     }
 
     /// Keys that are known only as denied by the fleet.

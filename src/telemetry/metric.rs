@@ -50,6 +50,10 @@ metrics! {
         "The fewest cells any key of the rule had left in the last 60 seconds; all of them if none was asked for.";
     KEYS = Gauge "ratelimit_keys" []
         "Keys held in memory.";
+    TABLE_KEYS = Gauge "ratelimit_table_keys" ["table"]
+        "The same by table: of level rules (level), of windowed rules (windowed), of limits that callers carry (carried). A key stays until another needs its room.";
+    TABLE_KEYS_MAX = Gauge "ratelimit_table_keys_max" ["table"]
+        "The most keys that the table holds: bounds.keys_max.";
     EVICTED = Counter "ratelimit_keys_evicted_total" ["reason"]
         "Keys that made room for others: settled (as good as new), netted (full again, cells unreported), in_use.";
     KEPT_OUT = Counter "ratelimit_keys_kept_out_total" []
@@ -90,6 +94,12 @@ metrics! {
         "Denied checks that stayed charged on a rule, because its bucket changed while the cells were given back.";
     RELOADS = Counter "ratelimit_config_reloads_total" ["outcome"]
         "Attempts to reload the configuration: applied, unchanged or refused.";
+    CONFIG_REFUSED = Gauge "ratelimit_config_reload_refused" []
+        "1 while the configuration in force is not what the files say, because the last reload was refused; else 0.";
+    CONFIG_INFO = Gauge "ratelimit_config_info" ["hash"]
+        "Always 1. The configuration in force, by the hash that /admin/v1/status tells; pods with the same files have the same.";
+    BUILD_INFO = Gauge "ratelimit_build_info" ["version"]
+        "Always 1. The version that runs.";
     CONNECTIONS = Gauge "ratelimit_connections" ["door"]
         "Connections open, by door (http, grpc, resp, metrics, admin).";
     CONNECTIONS_REFUSED = Counter "ratelimit_connections_refused_total" ["door"]

@@ -51,6 +51,8 @@ pub struct Telemetry {
     halves: [AtomicU64; 2],
     redis_errors: [Counter; REDIS_ERROR_KINDS.len()],
     shards: ArcSwap<Vec<String>>,
+    /// The hash of the configuration in force.
+    configuration: AtomicU64,
     /// By rule, as the store calls it: how much of its overshoot and of its forgiven debt has been counted.
     overshoot: Mutex<HashMap<u64, (u64, u64)>>,
 }
@@ -84,6 +86,7 @@ impl Telemetry {
             redis_errors: REDIS_ERROR_KINDS
                 .map(|kind| recorder.register_counter(&key(REDIS_ERRORS, &[kind]), &METADATA)),
             shards: ArcSwap::default(),
+            configuration: AtomicU64::default(),
             overshoot: Mutex::default(),
             unmatched_domain: recorder.register_counter(&key(UNMATCHED, &["domain"]), &METADATA),
             unmatched_rule: recorder.register_counter(&key(UNMATCHED, &["rule"]), &METADATA),
@@ -96,6 +99,10 @@ impl Telemetry {
         for outcome in ["applied", "unchanged", "refused"] {
             let _ = telemetry.counter(RELOADS, &[outcome]);
         }
+        telemetry.gauge(CONFIG_REFUSED, &[]).set(0.0);
+        telemetry
+            .gauge(BUILD_INFO, &[env!("CARGO_PKG_VERSION")])
+            .set(1.0);
         telemetry.rules_changed(rules);
         telemetry
     }
@@ -155,6 +162,19 @@ impl Telemetry {
         }
     }
 
+    /// Says that the configuration with this hash is in force, and that the files say nothing else.
+    pub fn configured(&self, hash: u64) {
+        // Ordering: Relaxed. A number for people.
+        self.configuration.store(hash, Ordering::Relaxed);
+        self.gauge(CONFIG_REFUSED, &[]).set(0.0);
+    }
+
+    /// Counts a reload that was refused: what is in force is no longer what the files say.
+    pub fn refused(&self) {
+        self.counter(RELOADS, &["refused"]).increment(1);
+        self.gauge(CONFIG_REFUSED, &[]).set(1.0);
+    }
+
     /// Says what the store's shards are called, in the order of the rounds' shards.
     pub fn set_shards(&self, names: Vec<String>) {
         self.shards.store(Arc::new(names));
@@ -172,6 +192,11 @@ impl Telemetry {
     pub fn render(&self, engine: &Engine, now: Nanos) -> String {
         let (stats, figures) = (engine.stats(), engine.figures());
         self.gauge(KEYS, &[]).set(engine.keys_held() as f64);
+        for (table, held) in engine.keys_by_table() {
+            let (keys, max) = (TABLE_KEYS, TABLE_KEYS_MAX);
+            self.gauge(keys, &[table]).set(held as f64);
+            self.gauge(max, &[table]).set(engine.keys_max() as f64);
+        }
         for (reason, stat) in [
             ("settled", Stat::EvictedSettled),
             ("netted", Stat::EvictedNetted),
@@ -196,6 +221,7 @@ impl Telemetry {
         let _ = self.check_duration.write(&mut page);
         let _ = self.sync_round.write(&mut page);
         let _ = self.write_circuits(&mut page, &figures);
+        let _ = self.write_configuration(&mut page);
         page
     }
 
@@ -271,6 +297,14 @@ impl Telemetry {
             writeln!(page, "{name}{{shard=\"{}\"}} {circuit}", escaped(&shard))?;
         }
         Ok(())
+    }
+
+    /// [`CONFIG_INFO`], not by the recorder either: only one configuration is in force.
+    fn write_configuration(&self, page: &mut String) -> fmt::Result {
+        let Metric { name, help, .. } = CONFIG_INFO;
+        let hash = self.configuration.load(Ordering::Relaxed);
+        writeln!(page, "# HELP {name} {help}\n# TYPE {name} gauge")?;
+        writeln!(page, "{name}{{hash=\"{hash:016x}\"}} 1")
     }
 
     /// Housekeeping: to be called every few seconds.

@@ -640,6 +640,8 @@ fn what_a_store_would_count_stands_at_zero_without_one() {
             assert_eq!(metrics.of(name, &[(label, value)]), 0.0, "{name} {value}");
         }
     }
+    let version = [("version", env!("CARGO_PKG_VERSION"))];
+    assert_eq!(metrics.of("ratelimit_build_info", &version), 1.0);
     assert_eq!(metrics.of("ratelimit_mitigations", &[]), 0.0);
     assert_eq!(metrics.of("ratelimit_pods", &[]), 1.0);
     assert_eq!(metrics.of("ratelimit_sync_round_seconds_count", &[]), 0.0);
@@ -785,6 +787,13 @@ fn keys_are_no_labels() {
     // The window of `busy` is held elsewhere than the buckets: both count.
     let held = after.of("ratelimit_keys", &[]);
     assert!((1_500.0..=1_510.0).contains(&held), "{held} keys held");
+    let of_table = |name, table| after.of(name, &[("table", table)]);
+    let tables = ["level", "windowed", "carried"];
+    let by_table = tables.map(|table| of_table("ratelimit_table_keys", table));
+    assert_eq!(by_table, [held - 1.0, 1.0, 0.0]);
+    for table in tables {
+        assert_eq!(of_table("ratelimit_table_keys_max", table), 10_000.0);
+    }
 }
 
 #[test]

@@ -48,6 +48,20 @@ fn reloads(sidecar: &Sidecar, outcome: &str) -> f64 {
         .of("ratelimit_config_reloads_total", &labels)
 }
 
+/// What alerts go by: whether the last reload was refused, and the hash of what is in force.
+fn told_as(sidecar: &Sidecar) -> (f64, String) {
+    let hash = sidecar.admin("/admin/v1/status")["configuration"]["hash"].clone();
+    let hash = hash.as_str().unwrap().to_owned();
+    let metrics = sidecar.metrics();
+    let info = metrics
+        .series
+        .iter()
+        .filter(|series| series.name == "ratelimit_config_info");
+    let hashes: Vec<_> = info.map(|series| series.labels[0].1.clone()).collect();
+    assert_eq!(hashes, [hash.as_str()], "only what is in force");
+    (metrics.of("ratelimit_config_reload_refused", &[]), hash)
+}
+
 fn readiness(sidecar: &Sidecar) -> String {
     let page = sidecar.door("metrics").unwrap().get("/readyz?verbose");
     assert_eq!(page.status, 200, "a bad file must not take the pod down");
@@ -202,6 +216,8 @@ fn a_hang_up_reads_the_file_again() {
 /// Spoils the configuration, sees that nothing changed but what is told, and repairs it.
 fn survives(what: &str, told: &str, spoil: impl FnOnce(&Sidecar)) {
     let sidecar = start(3);
+    let (refused, before) = told_as(&sidecar);
+    assert_eq!(refused, 0.0, "{what}");
     let mut client = sidecar.connect();
     let ask = |client: &mut Client| client.get("/v1/check?domain=api&client=used").status;
     assert_eq!([0; 4].map(|_| ask(&mut client)), [200, 200, 200, 429]);
@@ -216,6 +232,7 @@ fn survives(what: &str, told: &str, spoil: impl FnOnce(&Sidecar)) {
         "{what}: {faults_told:?}"
     );
     assert!(reloads(&sidecar, "refused") >= 1.0, "{what}");
+    assert_eq!(told_as(&sidecar), (1.0, before.clone()), "{what}");
     assert_eq!(reloads(&sidecar, "applied"), 0.0, "{what}");
     // What it logs is heard a moment later.
     until(&format!("{what}: a warning"), SOON, || {
@@ -234,6 +251,9 @@ fn survives(what: &str, told: &str, spoil: impl FnOnce(&Sidecar)) {
     in_force(&sidecar, &format!("{what}: repaired"), 30);
     assert_eq!(faults(&sidecar), [""; 0], "{what}");
     assert!(!readiness(&sidecar).contains("refused"), "{what}");
+    let (refused, after) = told_as(&sidecar);
+    assert_eq!(refused, 0.0, "{what}");
+    assert_ne!(after, before, "{what}: other files");
 }
 
 #[test]
