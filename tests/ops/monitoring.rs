@@ -1,1 +1,0 @@
-//! Dashboard and alerts, against a Prometheus that scrapes a sidecar under load.

@@ -1,0 +1,104 @@
+//! A real Prometheus of a test's own, on a port that the system chooses.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::runs;
+use crate::sidecar::{Folder, SOON, Sidecar, until};
+
+/// A running server. It ends with this.
+#[derive(Debug)]
+pub struct Prometheus {
+    process: Sidecar,
+    address: String,
+}
+
+/// A series that a query answered: its labels and its value.
+pub type Sample = (Value, f64);
+
+impl Prometheus {
+    /// Starts it with this configuration, `rules.yaml` beside it.
+    pub fn start(configuration: &str, rules: &str) -> Self {
+        let folder = Folder::new();
+        folder.write("prometheus.yaml", configuration);
+        folder.write("rules.yaml", rules);
+        let mut command = Command::new("prometheus");
+        command
+            .args(["--config.file=prometheus.yaml", "--storage.tsdb.path=data"])
+            .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"])
+            .current_dir(folder.path(""));
+        let mut process = Sidecar::of(command, folder);
+        let (address, _) = until("a listening Prometheus", SOON, || {
+            assert!(
+                !process.has_ended(),
+                "{}: run `make tools`",
+                process.stderr.text()
+            );
+            let said = process.stderr.all();
+            let events = said
+                .iter()
+                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let mut listening = events.filter(|event| event["msg"] == "Listening on");
+            listening.next()?["address"].as_str().map(str::to_owned)
+        });
+        Self { process, address }
+    }
+
+    /// What the API answers to a page with these fields.
+    pub fn ask(&self, page: &str, fields: &[(&str, &str)]) -> Value {
+        let mut command = Command::new("curl");
+        command.args(["--silent", "--show-error", "--get"]);
+        for (name, value) in fields {
+            command.args(["--data-urlencode", &format!("{name}={value}")]);
+        }
+        command.arg(format!("http://{}/api/v1/{page}", self.address));
+        let answer = runs(&mut command);
+        let answer: Value = serde_json::from_str(&answer).expect(&answer);
+        assert_eq!(answer["status"], "success", "{page} {fields:?}: {answer}");
+        answer["data"].clone()
+    }
+
+    /// What a query answers now.
+    pub fn query(&self, query: &str) -> Vec<Sample> {
+        let data = self.ask("query", &[("query", query)]);
+        let results = data["result"].as_array().unwrap().iter();
+        let sample = |result: &Value| {
+            let value = result["value"][1].as_str().unwrap();
+            (result["metric"].clone(), value.parse().unwrap())
+        };
+        results.map(sample).collect()
+    }
+
+    /// The same, once it holds.
+    pub fn until(&self, query: &str, holds: impl Fn(&[Sample]) -> bool) -> Vec<Sample> {
+        let look = || {
+            let found = self.query(query);
+            holds(&found).then_some(found)
+        };
+        until(query, SOON, look).0
+    }
+
+    /// The alerts it knows, each with its state, and all that is wrong with its evaluation.
+    pub fn alerts(&self) -> Vec<Value> {
+        let data = self.ask("rules", &[("type", "alert")]);
+        let groups = data["groups"].as_array().unwrap().iter();
+        groups
+            .flat_map(|group| group["rules"].as_array().unwrap().clone())
+            .collect()
+    }
+
+    /// Waits until the alert is in this state, and says how long that took and what it tells.
+    pub fn until_alert(&self, name: &str, state: &str) -> (Value, Duration) {
+        until(&format!("{name} {state}"), SOON, || {
+            let alerts = self.alerts();
+            let mut alerts = alerts.into_iter();
+            alerts.find(|alert| alert["name"] == name && alert["state"] == state)
+        })
+    }
+
+    pub fn said(&self) -> String {
+        self.process.stderr.text()
+    }
+}
