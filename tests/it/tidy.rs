@@ -254,6 +254,7 @@ fn links_lead_somewhere() {
         "docs/sync.md",
         "docs/accuracy.md",
         "docs/resp.md",
+        "docs/operations.md",
         "simulations/README.md",
     ];
     for document in others.map(str::to_owned).into_iter().chain(guides) {

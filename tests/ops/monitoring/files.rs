@@ -134,21 +134,82 @@ fn alerts_and_panels_speak_only_of_metrics_that_exist() {
             assert!(known.contains(name(&selector)), "{who}: {selector}");
         }
     }
-    // What the page tells to type, too.
-    let words = |text: &str| {
-        let part = |character: char| character.is_ascii_alphanumeric() || character == '_';
-        let words = text.split(|character| !part(character)).map(str::to_owned);
-        words
-            .filter(|word| word.starts_with("ratelimit_"))
-            .collect::<BTreeSet<_>>()
-    };
-    let families: BTreeSet<_> = ALL.iter().map(|metric| metric.name.to_owned()).collect();
-    for word in words(&read(OPERATIONS)) {
-        assert!(
-            known.contains(&word) || families.contains(&word),
-            "{OPERATIONS}: {word}"
-        );
+    // What the page speaks of, too.
+    let families = ALL.iter().map(|metric| metric.name.to_owned());
+    let names: Vec<String> = alerts().into_iter().map(|alert| alert.name).collect();
+    let speaks_of = known.into_iter().chain(families).chain(names);
+    let speaks_of: BTreeSet<_> = speaks_of.collect();
+    let text = read(OPERATIONS) + &board.to_string();
+    let part = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    for word in text.split(|character| !part(character)) {
+        // A prefix alone is the beginning of any.
+        let ours = ["ratelimit_", "Tidegate"].map(|prefix| word.strip_prefix(prefix));
+        let ours = ours.into_iter().flatten().any(|rest| !rest.is_empty());
+        assert!(!ours || speaks_of.contains(word), "there is no {word}");
     }
+}
+
+/// What stands between these two, each time.
+fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
+    let parts = text.split(begin).skip(1);
+    parts.map(|part| part.split(end).next().unwrap()).collect()
+}
+
+/// The place in a page that a heading makes.
+fn place(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = |character: &char| character.is_alphanumeric() || " -_".contains(*character);
+    heading
+        .chars()
+        .filter(kept)
+        .collect::<String>()
+        .replace(' ', "-")
+}
+
+#[test]
+fn links_of_the_page_lead_to_places_that_exist() {
+    for link in between(&read(OPERATIONS), "](", ")") {
+        let Some((page, anchor)) = link.split_once('#') else {
+            continue;
+        };
+        let page = match page {
+            "" => OPERATIONS.to_owned(),
+            page => format!("docs/{page}"),
+        };
+        let text = read(&page);
+        let mut headings = text.lines().filter(|line| line.starts_with('#'));
+        assert!(headings.any(|heading| place(heading) == anchor), "{link}");
+    }
+}
+
+/// What the page shows is taken by whom it is for.
+#[test]
+fn snippets_of_the_page_are_sound() {
+    let (page, folder) = (read(OPERATIONS), Folder::new());
+    let drills = between(&page, "<<'END'\n", "END\n");
+    assert!(drills.len() >= 2);
+    for drill in drills {
+        folder.write("drill.yaml", drill);
+        let ran = folder.run(&["validate", "drill.yaml"]);
+        assert_eq!(ran.code, Some(0), "{drill}\n{ran:?}");
+    }
+    folder.write("alerts.yaml", &read("monitoring/alerts.yaml"));
+    for snippet in between(&page, "```yaml\n", "```") {
+        folder.write("prometheus.yaml", snippet);
+        let mut promtool = Command::new("promtool");
+        promtool.args(["check", "config", "prometheus.yaml"]);
+        let said = runs(promtool.current_dir(folder.path("")));
+        assert!(said.contains("1 rule files found"), "{said}");
+    }
+    let blocks = between(&page, "```sh\n", "```");
+    let wrap = blocks.iter().find(|block| block.contains("PrometheusRule"));
+    fs::create_dir(folder.path("monitoring")).unwrap();
+    folder.write("monitoring/alerts.yaml", &read("monitoring/alerts.yaml"));
+    assert_eq!(folder.shell(wrap.unwrap()).code, Some(0));
+    let wrapped = fs::read_to_string(folder.path("prometheusrule.yaml")).unwrap();
+    let wrapped: Value = serde_saphyr::from_str(&wrapped).unwrap();
+    let bare: Value = serde_saphyr::from_str(&read("monitoring/alerts.yaml")).unwrap();
+    assert_eq!(wrapped["spec"], bare);
 }
 
 #[test]

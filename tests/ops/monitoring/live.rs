@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::server::{Prometheus, Sample};
-use super::{alerts, dashboard, panels, promql, queries, read, run};
+use super::{alerts, dashboard, promql, queries, read, run};
 use crate::client::Door;
 use crate::redis_server::Server;
 use crate::sidecar::{SOON, Setup, Sidecar, until};
@@ -348,7 +348,7 @@ fn an_outage_raises_alerts(mut world: World) {
         prometheus,
         ..
     } = world;
-    load.map(Load::end);
+    load.into_iter().for_each(Load::end);
     a_bad_file_raises_alerts(&first, &prometheus);
     drop(second.kill());
     let (down, _) = prometheus.until_alert("TidegateDown", "firing");

@@ -11,7 +11,8 @@ use crate::sidecar::{Folder, SOON, Sidecar, until};
 /// A running server. It ends with this.
 #[derive(Debug)]
 pub struct Prometheus {
-    process: Sidecar,
+    /// Runs as long as it lives.
+    _process: Sidecar,
     address: String,
 }
 
@@ -43,7 +44,10 @@ impl Prometheus {
             let mut listening = events.filter(|event| event["msg"] == "Listening on");
             listening.next()?["address"].as_str().map(str::to_owned)
         });
-        Self { process, address }
+        Self {
+            _process: process,
+            address,
+        }
     }
 
     /// What the API answers to a page with these fields.
@@ -96,9 +100,5 @@ impl Prometheus {
             let mut alerts = alerts.into_iter();
             alerts.find(|alert| alert["name"] == name && alert["state"] == state)
         })
-    }
-
-    pub fn said(&self) -> String {
-        self.process.stderr.text()
     }
 }
