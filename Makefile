@@ -4,6 +4,7 @@
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
 	cargo clippy --workspace --exclude loom-models --all-targets --locked -- -D warnings
+	cargo clippy --test ops --test long --locked -- -D warnings
 	cargo clippy -p loom-models --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --exclude loom-models --no-deps --locked --document-private-items
 

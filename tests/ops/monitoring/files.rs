@@ -260,6 +260,11 @@ fn panels_are_complete_and_do_not_overlap() {
         for target in panel["targets"].as_array().unwrap() {
             assert!(chosen(target), "{title}: another data source");
             let query = target["expr"].as_str().unwrap();
+            // A target without a pod label is told by its address.
+            let legend = target["legendFormat"].as_str().unwrap();
+            let by_pod = legend.contains("{{pod}}") && legend.contains("{{instance}}");
+            assert_eq!(by_pod, query.contains("by (pod, instance)"), "{title}");
+            assert!(by_pod || !query.contains("by (pod"), "{title}");
             assert!(
                 query.contains(r#"job=~"$job", pod=~"$pod""#),
                 "{title} is not of the pods chosen"

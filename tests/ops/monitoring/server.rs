@@ -31,18 +31,16 @@ impl Prometheus {
             .args(["--web.listen-address=127.0.0.1:0", "--log.format=json"])
             .current_dir(folder.path(""));
         let mut process = Sidecar::of(command, folder);
-        let (address, _) = until("a listening Prometheus", SOON, || {
-            assert!(
-                !process.has_ended(),
-                "{}: run `make tools`",
-                process.stderr.text()
-            );
+        let ready = "Server is ready to receive web requests.";
+        let (address, _) = until("a ready Prometheus", SOON, || {
+            let ended = process.has_ended();
+            assert!(!ended, "{}: run `make tools`", process.stderr.text());
             let said = process.stderr.all();
-            let events = said
-                .iter()
-                .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let mut listening = events.filter(|event| event["msg"] == "Listening on");
-            listening.next()?["address"].as_str().map(str::to_owned)
+            let events = said.iter().map(|line| serde_json::from_str(line));
+            let events: Vec<Value> = events.filter_map(Result::ok).collect();
+            let told = |message: &str| events.iter().find(|event| event["msg"] == message);
+            told(ready)?;
+            told("Listening on")?["address"].as_str().map(str::to_owned)
         });
         Self {
             _process: process,
