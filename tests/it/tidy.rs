@@ -255,6 +255,7 @@ fn links_lead_somewhere() {
         "docs/accuracy.md",
         "docs/resp.md",
         "docs/operations.md",
+        "k8s/README.md",
         "simulations/README.md",
     ];
     for document in others.map(str::to_owned).into_iter().chain(guides) {

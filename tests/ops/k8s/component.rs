@@ -83,7 +83,7 @@ fn it_only_adds() {
         };
         assert_eq!(&left, original, "{kind} {name}");
     }
-    let ran = tree::schema(&rendering);
+    let ran = tree::schema(tree::NEWEST, &rendering);
     assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
 }
 

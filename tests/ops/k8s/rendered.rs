@@ -22,27 +22,25 @@ pub fn objects(rendering: &str) -> Objects {
 #[test]
 fn every_kustomization_renders_to_what_kubernetes_takes() {
     for (folder, rendering) in tree::renderings().unwrap_or_default() {
-        let ran = tree::schema(rendering);
-        let said = ran.stdout + &ran.stderr;
-        assert_eq!(ran.code, Some(0), "k8s/{folder}: {said}");
-        // All of it was looked at: kinds that the schema does not know have checks of their own.
         let objects = objects(rendering);
-        let known = objects
-            .all
-            .iter()
-            .filter(|each| text(each, "/kind") != "PodMonitor");
-        assert_eq!(
-            said.matches(" passed for resource ").count(),
-            known.count(),
-            "k8s/{folder}: {said}"
-        );
+        for version in [tree::OLDEST, tree::NEWEST] {
+            let ran = tree::schema(version, rendering);
+            let said = ran.stdout + &ran.stderr;
+            assert_eq!(ran.code, Some(0), "k8s/{folder}: {said}");
+            // All of it was looked at: kinds that the schema does not know have checks of their own.
+            let known = objects.all.iter();
+            let known = known.filter(|each| text(each, "/kind") != "PodMonitor");
+            let passed = said.matches(" passed for resource ").count();
+            assert_eq!(passed, known.count(), "k8s/{folder}: {said}");
+        }
     }
+    assert!(tree::read("README.md").contains(&format!("Kubernetes {} ", tree::OLDEST)));
 }
 
 #[test]
 fn the_schema_is_strict() {
     let rendering = "apiVersion: v1\nkind: Service\nmetadata: { name: a }\nspec: { selectr: {} }\n";
-    let ran = tree::schema(rendering);
+    let ran = tree::schema(tree::NEWEST, rendering);
     assert_ne!(ran.code, Some(0), "{ran:?}");
     assert!((ran.stdout + &ran.stderr).contains("selectr"));
 }

@@ -145,8 +145,12 @@ pub fn copy() -> Folder {
     folder
 }
 
-/// What the schema of Kubernetes says of these manifests. `--strict`: a field that it does not know is a fault.
-pub fn schema(manifests: &str) -> Ran {
+/// The oldest Kubernetes that the README names, and the newest that the tool knows.
+pub const OLDEST: &str = "1.30";
+pub const NEWEST: &str = "1.37";
+
+/// What the schema of this Kubernetes says of these manifests. `--strict`: a field that it does not know is a fault.
+pub fn schema(version: &str, manifests: &str) -> Ran {
     let tool = root().join("target/tools/kubernetes-validate");
     let program = tool.join("bin/kubernetes-validate");
     assert!(
@@ -156,7 +160,7 @@ pub fn schema(manifests: &str) -> Ran {
     let folder = Folder::new();
     folder.write("manifests.yaml", manifests);
     folder.shell(&format!(
-        "PYTHONPATH={} python3 {} --strict manifests.yaml",
+        "PYTHONPATH={} python3 {} -k {version} --strict manifests.yaml",
         tool.display(),
         program.display()
     ))
