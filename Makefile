@@ -1,5 +1,5 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-ops test-long loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
+.PHONY: check test test-rust test-ops test-long image image-binary loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
 check: ## formatting, lints, documentation
 	cargo fmt --all --check
@@ -13,23 +13,34 @@ test: check tools test-rust test-ops loom sim-test ## everything, with real clie
 test-rust:
 	cargo test --locked
 
-test-ops: tools ## the image, the manifests, dashboards and alerts, the page
+test-ops: tools image-binary ## the image, the manifests, dashboards and alerts, the page
 	cargo test --locked --test ops
 	@command -v kubectl >/dev/null || echo '*** NOT CHECKED: there is no kubectl here, so nothing in k8s/ was rendered' >&2
 
 test-long: tools ## fleets on every kind of store, for longer
 	cargo test --locked --test long
 
+# Built as the Dockerfile builds, so that the models, the simulations and the image's test share what they are made of.
+STATIC = RUSTFLAGS="-C target-feature=+crt-static"
+TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
+QUICK = --locked --profile quick --target $(TRIPLE)
+
+image-binary: ## the static binary that the image's test puts in the image
+	$(STATIC) cargo build $(QUICK) -p tidegate -p simulations
+
+image: ## the image, as a release; needs a registry for its base
+	buildah build --format docker --tag tidegate:0.1.0 .
+
 loom: ## every interleaving of the bucket table's models
-	cargo test --locked --profile quick -p loom-models
+	$(STATIC) cargo test $(QUICK) -p loom-models
 
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
 	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)
 
 # Built as the models are, and run over every scenario: a table of what was seen, red if an expectation fails.
 sim-test: ## the simulator's own tests, and every scenario over its seeds
-	cargo test --locked --profile quick -p simulations
-	cargo run --locked --profile quick -p simulations -- all
+	$(STATIC) cargo test $(QUICK) -p simulations
+	$(STATIC) cargo run $(QUICK) -p simulations -- all
 
 sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; the last fails where docs/accuracy.md says so
 	cargo run --release --locked -p simulations -- run swarm --seeds 10000
