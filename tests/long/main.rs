@@ -1,4 +1,5 @@
-//! The contract and the books on every kind of store, for longer, with several failovers. `make test-long` runs it.
+//! The contract and the books on every kind of store, for longer, with several failovers; and the image as a release.
+//! `make test-long` runs it.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,6 +15,10 @@ mod client;
 #[expect(dead_code, reason = "tests/fleet uses the rest")]
 #[path = "../fleet/harness/mod.rs"]
 mod harness;
+mod image;
+#[expect(dead_code, reason = "tests/ops uses the rest")]
+#[path = "../ops/image/podman.rs"]
+mod podman;
 #[expect(dead_code, reason = "tests/it uses the rest")]
 #[path = "../it/prometheus.rs"]
 mod prometheus;

@@ -1,0 +1,44 @@
+# One static binary and nothing else: no shell, no libc, no root. How to build and run it: docs/image.md.
+FROM rust:1.95-bookworm AS build
+# `quick` is built faster; the tests use it.
+ARG PROFILE=release
+# The binary carries its libc. Naming a target keeps that from build scripts and procedural macros, which cannot.
+ENV RUSTFLAGS="-C target-feature=+crt-static"
+WORKDIR /src
+
+# Dependencies first, with nothing of ours but the manifests: this layer lasts until those change.
+COPY Cargo.toml Cargo.lock ./
+COPY simulations/Cargo.toml simulations/
+COPY tests/loom/Cargo.toml tests/loom/
+RUN sed -i '/^\[\[test\]\]/,/^$/d; /^\[\[bench\]\]/,/^$/d' Cargo.toml \
+ && mkdir src simulations/src \
+ && printf '//! Not copied yet.\nfn main() {}\n' \
+  | tee src/lib.rs src/main.rs simulations/src/lib.rs simulations/src/main.rs >tests/loom/lib.rs \
+ && rustc -vV | sed -n 's/^host: //p' >triple \
+ && cargo build --locked --profile "$PROFILE" --target "$(cat triple)"
+
+COPY src src
+# Cargo goes by the time of a file, and these may be older than what stood in for them.
+RUN touch src/lib.rs src/main.rs \
+ && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" \
+ && mkdir -p /out/run/tidegate && chmod 0750 /out/run/tidegate \
+ && strip -o /out/tidegate "target/$(cat triple)/$PROFILE/tidegate"
+
+FROM scratch
+LABEL org.opencontainers.image.title="tidegate" \
+      org.opencontainers.image.description="A rate-limit sidecar" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# For rediss:// without a ca_file.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+# Where sockets go. It is the working directory too: a socket without a folder in its path is there.
+COPY --from=build --chown=65532:65532 /out/run/ /run/
+COPY sidecar.yaml /etc/tidegate/
+COPY --from=build /out/tidegate /
+ENV TIDEGATE_CONFIG=/etc/tidegate/sidecar.yaml
+VOLUME /run/tidegate
+WORKDIR /run/tidegate
+USER 65532:65532
+# The binary gives up after 5 s itself, and says why.
+HEALTHCHECK --interval=10s --timeout=6s --start-period=5s CMD ["/tidegate", "health"]
+ENTRYPOINT ["/tidegate"]

@@ -1,1 +1,0 @@
-//! The image, built and run as a container.

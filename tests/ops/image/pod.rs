@@ -1,0 +1,103 @@
+//! A pod with a native sidecar, in the order of the kubelet: the sidecar starts first and ends last.
+
+use std::path::Path;
+
+use super::podman::{Container, storage};
+use super::{GROUP, shared_folder};
+use crate::client::Door;
+use crate::redis_server::{Server, free_port};
+use crate::sidecar::{Folder, SOON, Setup, now, until};
+
+/// Cells are told to the store after a minute, or at the end if that is first.
+const SETTINGS: &str = "sync: { interval: 60s, accuracy: 1.0 }\nlog: { format: json }\ndrain: 10s";
+/// What the drain takes, and a bit.
+const GRACE: u32 = 15;
+const RULES: &str =
+    "- { domain: api, descriptors: [{ key: client, report: always, rate_limit: 100000/year }] }";
+const USAGE: &str = "/admin/v1/usage?domain=api&client=x";
+
+/// Asks from its first moment to its last; asked to end it still has five questions.
+const APP: &str = r#"
+ask() {
+  curl --silent --output /dev/null --write-out '%{http_code}\n' --unix-socket /run/tidegate/tidegate.sock \
+    'http://localhost/v1/check?domain=api&client=x'
+}
+trap 'stopping=1' TERM
+while [ -z "$stopping" ]; do ask; done
+echo stopping
+for last in 1 2 3 4 5; do ask; done
+"#;
+
+/// The sidecar's container.
+fn sidecar(folder: &Folder, shared: &[&str], metrics: &str, redis: &Server) -> Container {
+    let listen = r#"http: ["unix:tidegate.sock"], admin: ["unix:admin.sock"]"#;
+    let store = format!("store: {{ url: \"{}\" }}", redis.url());
+    folder.write(
+        "sidecar.yaml",
+        &format!(
+            "listen: {{ {listen}, metrics: [\"{metrics}\"] }}\n{store}\n{SETTINGS}\nrules:\n{RULES}\n"
+        ),
+    );
+    let mount = format!("--volume={}:/etc/tidegate:ro", folder.path(".").display());
+    let options = [shared, &["--network=host", &mount]].concat();
+    storage().start(&options, &[])
+}
+
+/// The application's container: another user, with the shell and the curl of this machine.
+fn app(shared: &[&str]) -> Container {
+    let folders = ["/usr", "/bin", "/lib", "/lib64"];
+    let here = folders.iter().filter(|folder| Path::new(folder).exists());
+    let mounts: Vec<_> = here
+        .map(|folder| format!("--volume={folder}:{folder}:ro"))
+        .collect();
+    let mounts: Vec<_> = mounts.iter().map(String::as_str).collect();
+    let own = [
+        "--user=1000:1000",
+        "--entrypoint=/bin/sh",
+        "--no-healthcheck",
+    ];
+    storage().start(&[shared, &mounts, &own].concat(), &["-c", APP])
+}
+
+#[test]
+fn a_native_sidecar_is_there_before_the_app_and_after_it() {
+    let (folder, pod, redis) = (Folder::new(), shared_folder(), Server::start(&[]));
+    let mount = format!("--volume={}:/run/tidegate", pod.path(".").display());
+    let group = format!("--group-add={GROUP}");
+    let shared = [mount.as_str(), group.as_str()];
+    let metrics = format!("127.0.0.1:{}", free_port());
+
+    // The startup probe, and only then the app, which asks at once.
+    let sidecar = sidecar(&folder, &shared, &metrics, &redis);
+    sidecar.probe(SOON, &["/tidegate", "health", "--to", &metrics]);
+    let app = app(&shared);
+    until("checks", SOON, || {
+        (app.logs().lines().count() > 20).then_some(())
+    });
+
+    // The app ends first, and is answered to the end.
+    assert_eq!(app.stop(GRACE), 0);
+    let said = app.logs();
+    let (before, after) = said.split_once("stopping\n").unwrap();
+    let (before, after): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
+    assert!(before.iter().all(|status| *status == "200"), "{said}");
+    assert_eq!(after, ["200"; 5]);
+
+    // The store has heard of hardly any: a key is told when it is first seen, and then after the interval.
+    let asked = before.len() + after.len();
+    let admin = Door::Unix(pod.path("admin.sock"));
+    until("the books to have all", SOON, || {
+        let books = admin.get("/admin/v1/status").json()["books"].take();
+        let cells = |place: &str| usize::try_from(books[place].as_u64().unwrap()).unwrap();
+        assert!(cells("settled") < before.len(), "{books}");
+        (cells("settled") + cells("pending") == asked).then_some(())
+    });
+
+    // The sidecar ends last, in time, and with nothing untold.
+    let begun = now();
+    assert_eq!(sidecar.stop(GRACE), 0);
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    let store = format!("{SETTINGS}\nstore: {{ url: \"{}\" }}", redis.url());
+    let other = Setup::rules(RULES).top(&store).start();
+    assert_eq!(other.admin(USAGE)["usage"][0]["fleet"]["used"], asked);
+}
