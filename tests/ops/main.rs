@@ -23,5 +23,6 @@ mod sidecar;
 
 mod image;
 mod k8s;
+mod load;
 mod monitoring;
 mod page;

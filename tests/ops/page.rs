@@ -2,12 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use serde_json::Value;
 
+use super::load::Load;
 use super::redis_server::Server;
 use super::sidecar::{SOON, Setup, Sidecar, until};
 
@@ -21,36 +19,17 @@ const RULES: &str = r#"
 /// A client whose name is markup, and would be a picture with a script if it were taken for that.
 const MARKUP: &str = "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E";
 
-/// Checks that go on until it is dropped.
-struct Load(Arc<AtomicBool>, Option<thread::JoinHandle<()>>);
-
-impl Load {
-    fn on(sidecar: &Sidecar) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, mut client) = (Arc::clone(&stop), sidecar.connect());
-        let checking = thread::spawn(move || {
-            let names = ["a", "a", "b", MARKUP, "c", "a"];
-            for (nth, name) in names.iter().cycle().enumerate() {
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                client.get(&format!("/v1/check?domain=api&client={name}"));
-                client.get(&format!(
-                    "/v1/check?domain=api&remote_address=10.0.0.{}",
-                    nth % 9
-                ));
-                thread::park_timeout(std::time::Duration::from_millis(2));
-            }
-        });
-        Self(stop, Some(checking))
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-        self.1.take().map(thread::JoinHandle::join);
-    }
+/// Denies some of them, and one that is markup.
+fn load(sidecar: &Sidecar) -> Load {
+    Load::on(sidecar.http(), |nth, client| {
+        for name in ["a", "a", "b", MARKUP, "c", "a"] {
+            client.get(&format!("/v1/check?domain=api&client={name}"));
+        }
+        let host = nth % 9;
+        client.get(&format!(
+            "/v1/check?domain=api&remote_address=10.0.0.{host}"
+        ));
+    })
 }
 
 /// What `page.mjs` saw at that address.
@@ -101,9 +80,9 @@ fn numbers_move_on_a_desk_and_on_a_phone() {
             store.url()
         ))
         .start();
-    let load = Load::on(&sidecar);
+    let load = load(&sidecar);
     let seen = visit(&sidecar, "", "live");
-    drop(load);
+    load.end();
     for visit in ["desk", "phone"] {
         let seen = &seen[visit];
         assert_eq!(seen["complaints"], serde_json::json!([]), "{seen}");
@@ -142,9 +121,9 @@ fn the_page_asks_for_the_token_and_tells_of_a_refused_reload() {
     until("the reload to be refused", SOON, || {
         (!sidecar.said("configuration refused").is_empty()).then_some(())
     });
-    let load = Load::on(&sidecar);
+    let load = load(&sidecar);
     let seen = visit(&sidecar, "s3cret", "token");
-    drop(load);
+    load.end();
     assert_eq!(seen["desk"]["ready"], "ready");
     assert_eq!(seen["desk"]["link"], "no store");
     let notice = seen["desk"]["notice"].as_str().unwrap();

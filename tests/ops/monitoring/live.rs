@@ -2,16 +2,14 @@
 //! health, and those of an outage are raised when it comes.
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::server::{Prometheus, Sample};
 use super::{alerts, dashboard, promql, queries, read, run};
-use crate::client::Door;
+use crate::client::Client;
+use crate::load::Load;
 use crate::redis_server::Server;
 use crate::sidecar::{SOON, Setup, Sidecar, until};
 
@@ -29,39 +27,13 @@ const TURN: [&str; 8] = [
     "client", "client", "client", "trial", "window", "open", "wide", "nothing",
 ];
 const STRICT_EVERY: usize = 50;
-/// How long a turn rests.
-const REST: Duration = Duration::from_millis(10);
 
-/// Asks a sidecar until it is told to stop.
-struct Load {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
-}
-
-impl Load {
-    fn on(door: Door) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            let mut client = door.connect();
-            for turn in 0.. {
-                let strict = (turn % STRICT_EVERY == 0).then_some("exact");
-                for key in TURN.into_iter().chain(strict) {
-                    let answer = client.get(&format!("/v1/check?domain=api&{key}=x"));
-                    assert!([200, 429].contains(&answer.status), "{}", answer.text());
-                }
-                if stopped.load(Ordering::Relaxed) {
-                    return;
-                }
-                thread::park_timeout(REST);
-            }
-        });
-        Self { stop, thread }
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap();
+/// Asks everything that there is a panel for.
+fn ask(turn: usize, client: &mut Client) {
+    let strict = turn.is_multiple_of(STRICT_EVERY).then_some("exact");
+    for key in TURN.into_iter().chain(strict) {
+        let answer = client.get(&format!("/v1/check?domain=api&{key}=x"));
+        assert!([200, 429].contains(&answer.status), "{}", answer.text());
     }
 }
 
@@ -96,7 +68,7 @@ impl World {
         );
         Self {
             prometheus: Prometheus::start(&configuration, &impatient()),
-            load: [0, 1].map(|nth| Load::on(sidecars[nth].http())),
+            load: [0, 1].map(|nth| Load::on(sidecars[nth].http(), ask)),
             redis,
             sidecars,
         }
