@@ -353,17 +353,21 @@ impl Daemon {
     }
 }
 
-fn setup(config: &Config) -> Result<Setup, DaemonError> {
-    let fleet = match &config.store {
+/// What this configuration's keys are hashed with.
+pub fn fleet_key(config: &Config) -> Result<FleetKey, DaemonError> {
+    Ok(match &config.store {
         Some(store) => match &store.hash_key_file {
             Some(path) => FleetKey::derived(&read("the hash key", path)?),
             None => FleetKey::derived(store.key_prefix.as_bytes()),
         },
         None => FleetKey::derived(b"tidegate"),
-    };
+    })
+}
+
+fn setup(config: &Config) -> Result<Setup, DaemonError> {
     Ok(Setup {
         keys_max: config.bounds.keys_max,
-        fleet,
+        fleet: fleet_key(config)?,
         seeds: [unguessable(), unguessable()],
         reporting: config.store.is_some(),
     })

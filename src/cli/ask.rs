@@ -7,7 +7,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Question};
-use super::{Pair, with_causes};
+use super::{Pair, say, with_causes};
 use crate::config::Address;
 
 const DENIED: u8 = 1;
@@ -73,7 +73,7 @@ impl Check {
 
     fn tell(&self, Answer { status, body }: &Answer) -> ExitCode {
         if self.json {
-            println!("{}", String::from_utf8_lossy(body).trim_end());
+            say(format_args!("{}", String::from_utf8_lossy(body).trim_end()));
         }
         let answer: Value = serde_json::from_slice(body).unwrap_or_default();
         let exit = match *status {
@@ -86,10 +86,10 @@ impl Check {
             }
         };
         if !self.json {
-            println!(
+            say(format_args!(
                 "{}",
                 told(*status == StatusCode::OK, &answer["statuses"][0])
-            );
+            ));
         }
         exit
     }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{BAD_CONFIGURATION, Pair, loaded, variable};
+use super::{BAD_CONFIGURATION, Pair, loaded, say, variable, with_causes};
+use crate::daemon;
 use crate::engine::{Engine, FleetKey, Setup};
 use crate::pure::rule::{Matching, Step};
 use crate::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
@@ -34,15 +35,17 @@ impl Explain {
             return ExitCode::from(BAD_CONFIGURATION);
         };
         let Some(matching) = config.rules.matching(&self.domain) else {
-            println!(
+            say(format_args!(
                 "allowed: no domain {:?} is configured, and what is not limited passes",
                 self.domain
-            );
+            ));
             return ExitCode::SUCCESS;
         };
+        // The rule does not depend on it, and the file with the fleet's secret need not be here.
+        let fleet = daemon::fleet_key(&config);
         let setup = Setup {
             keys_max: 16,
-            fleet: FleetKey::derived(b"tidegate"),
+            fleet: fleet.as_ref().copied().unwrap_or(FleetKey::derived(b"")),
             seeds: [0, 0],
             reporting: false,
         };
@@ -64,43 +67,50 @@ impl Explain {
         };
         let answer = engine.check(&check, Moment::at(1));
         if answer.hits().is_empty() {
-            println!(
+            say(format_args!(
                 "allowed: no rule of {:?} is reached with these entries",
                 self.domain
-            );
-            println!("why: {}", why_not(matching));
+            ));
+            say(format_args!("why: {}", why_not(matching)));
         }
         for hit in answer.hits() {
-            explain(answer.rule(hit), hit.name);
+            let key = match &fleet {
+                Ok(_) => format!("{:032x}", hit.name),
+                Err(error) => format!("cannot be told here: {}", with_causes(error)),
+            };
+            explain(answer.rule(hit), &key);
         }
         ExitCode::SUCCESS
     }
 }
 
-fn explain(rule: &Rule, name: u128) {
-    println!("rule: {}", rule.label);
+fn explain(rule: &Rule, key: &str) {
+    say(format_args!("rule: {}", rule.label));
     match &rule.spec.limit {
         Some(limit) => {
-            println!("limit: {limit}, {}", rule.spec.algorithm.name());
+            say(format_args!(
+                "limit: {limit}, {}",
+                rule.spec.algorithm.name()
+            ));
             if !rule.spec.algorithm.is_windowed() {
-                println!(
+                say(format_args!(
                     "burst: {} at once, then one every {}",
                     limit.burst(),
                     limit.interval()
-                );
+                ));
             }
         }
-        None => println!("limit: none, it always allows"),
+        None => say(format_args!("limit: none, it always allows")),
     }
-    println!("key: {name:032x}");
-    println!(
+    say(format_args!("key: {key}"));
+    say(format_args!(
         "why: {}",
         rule.steps()
             .iter()
             .map(reason)
             .collect::<Vec<_>>()
             .join(", then ")
-    );
+    ));
     for (holds, what) in [
         (rule.spec.shadow, "shadow_mode: it counts and never denies"),
         (
@@ -113,7 +123,7 @@ fn explain(rule: &Rule, name: u128) {
         ),
     ] {
         if holds {
-            println!("{what}");
+            say(format_args!("{what}"));
         }
     }
 }

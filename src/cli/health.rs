@@ -6,7 +6,7 @@ use clap::Args;
 use hyper::StatusCode;
 
 use super::client::{Answer, Question};
-use super::with_causes;
+use super::{printable, say, with_causes};
 use crate::config::Address;
 
 const NOT_READY: u8 = 1;
@@ -53,7 +53,7 @@ impl Health {
                 return ExitCode::from(COULD_NOT_ASK);
             }
         };
-        println!("{}", in_a_line(&answer.body));
+        say(format_args!("{}", in_a_line(&answer.body)));
         exit
     }
 }
@@ -61,5 +61,5 @@ impl Health {
 /// The lines of a page as one.
 fn in_a_line(page: &[u8]) -> String {
     let page = String::from_utf8_lossy(page);
-    page.lines().collect::<Vec<_>>().join("; ")
+    printable(&page.lines().collect::<Vec<_>>().join("; "))
 }

@@ -3,9 +3,8 @@
 //! Exit status: 0 stopped on request, allowed, sound or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
 //! command line; 78 bad configuration.
 #![expect(
-    clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command answers on its standard streams"
+    reason = "a command tells its faults on standard error"
 )]
 
 mod ask;
@@ -16,6 +15,8 @@ mod top;
 mod view;
 
 use std::ffi::OsString;
+use std::fmt;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -203,7 +204,11 @@ fn validate(files: &[PathBuf]) -> ExitCode {
                 for warning in &config.warnings {
                     eprintln!("warning: {warning}");
                 }
-                println!("{}: ok, {} rules", file.display(), config.rules.all().len());
+                say(format_args!(
+                    "{}: ok, {} rules",
+                    file.display(),
+                    config.rules.all().len()
+                ));
             }
             Err(faults) => {
                 sound = false;
@@ -237,6 +242,21 @@ fn start_logging(config: &Config) {
         }
         LogFormat::Json => subscriber.json().flatten_event(true).init(),
     }
+}
+
+/// Says something on standard output. That nobody reads it, or that there is no room for it, changes nothing: what a
+/// command found is its exit status.
+fn say(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// `text` without anything that a terminal would act on, or that would change the direction of what follows.
+fn printable(text: &str) -> String {
+    let acts = |letter: char| {
+        letter.is_control()
+            || matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.replace(acts, "\u{fffd}")
 }
 
 /// An error and what caused it, on one line.

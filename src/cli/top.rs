@@ -9,11 +9,12 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use hyper::StatusCode;
 use serde_json::Value;
-use terminal_size::{Height, Width, terminal_size};
+use terminal_size::{Height, Width, terminal_size_of};
+use tokio::time::MissedTickBehavior;
 
 use super::client::{Fault, Question};
 use super::view::{Line, Reading, Size, Tone, view};
-use super::with_causes;
+use super::{printable, with_causes};
 use crate::config::Address;
 
 const COULD_NOT_ASK: u8 = 2;
@@ -24,7 +25,8 @@ const PIPE: Size = Size {
     columns: 120,
     lines: 60,
 };
-const TOP: &str = "/admin/v1/top?rules=100&keys=32";
+/// More than fit on a screen. Whatever clients call themselves, it is far below what [`Question`] takes for an answer.
+const TOP: &str = "/admin/v1/top?rules=100&keys=12";
 
 #[derive(Debug, Args)]
 pub struct Top {
@@ -55,13 +57,20 @@ fn every(text: &str) -> Result<Duration, String> {
 }
 
 impl Top {
-    /// Looks until it is stopped.
+    /// Looks until it is stopped, or has shown as many views as it should.
     pub fn run(&self) -> ExitCode {
         let looked = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(Fault::from)
-            .and_then(|runtime| runtime.block_on(self.look()));
+            .and_then(|runtime| {
+                runtime.block_on(async {
+                    tokio::select! {
+                        looked = self.look() => looked,
+                        _ = tokio::signal::ctrl_c() => Ok(()),
+                    }
+                })
+            });
         match looked {
             Ok(()) => ExitCode::SUCCESS,
             Err(fault) => {
@@ -75,24 +84,26 @@ impl Top {
         let live = io::stdout().is_terminal();
         let mut left = self.count.or((!live).then_some(1));
         let mut turn = tokio::time::interval(self.every);
+        // Rates are of the time between two readings: one that came late is not made up for.
+        turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
         turn.tick().await;
         let mut before = self.read().await?;
         while left != Some(0) {
-            tokio::select! {
-                _ = turn.tick() => {}
-                _ = tokio::signal::ctrl_c() => return Ok(()),
-            }
+            turn.tick().await;
             let lines = match self.read().await {
                 Ok(now) => {
-                    let lines = view(&now, &before, size());
+                    let lines = view(&now, &before, size(live));
                     before = now;
                     lines
                 }
                 // In a terminal somebody may be waiting for it to come back.
-                Err(fault) if live => vec![Line {
-                    text: format!("{} does not answer: {}", self.to, with_causes(&*fault)),
-                    tone: Tone::Alarm,
-                }],
+                Err(fault) if live => {
+                    let why = printable(&with_causes(&*fault));
+                    vec![Line {
+                        text: format!("{} does not answer: {why}", self.to),
+                        tone: Tone::Alarm,
+                    }]
+                }
                 Err(fault) => return Err(fault),
             };
             match show(&lines, live) {
@@ -134,22 +145,23 @@ impl Top {
     }
 }
 
-fn size() -> Size {
-    match terminal_size() {
-        Some((Width(columns), Height(lines))) => Size {
+fn size(live: bool) -> Size {
+    match terminal_size_of(io::stdout()) {
+        Some((Width(columns), Height(lines))) if live => Size {
             columns: columns.into(),
             // The cursor stands on the last one.
             lines: usize::from(lines).saturating_sub(1),
         },
-        None => PIPE,
+        Some(_) | None => PIPE,
     }
 }
 
 fn show(lines: &[Line], live: bool) -> io::Result<()> {
     let mut text = String::new();
     if live {
-        // From the first corner on, over what was there: clearing first would flicker.
-        text.push_str("\x1b[H");
+        // From the first corner on, over what was there: clearing first would flicker. A line that is wider than it
+        // seems, by letters of two columns, is cut and not wrapped.
+        text.push_str("\x1b[?7l\x1b[H");
     }
     for line in lines {
         match (live, line.tone) {
@@ -161,7 +173,7 @@ fn show(lines: &[Line], live: bool) -> io::Result<()> {
         text.push('\n');
     }
     if live {
-        text.push_str("\x1b[J");
+        text.push_str("\x1b[J\x1b[?7h");
     }
     let mut stdout = io::stdout().lock();
     stdout.write_all(text.as_bytes())?;

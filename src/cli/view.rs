@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use super::printable;
+
 /// What was read of a sidecar.
 #[derive(Clone, Debug)]
 pub struct Reading {
@@ -40,30 +42,28 @@ const NUMBER_COLUMNS: usize = 11;
 /// A name is given at least so many columns.
 const NAME_COLUMNS_MIN: usize = 16;
 
+/// Faults of a refused reload that are shown.
+const FAULTS_MAX: usize = 3;
+
 /// How the sidecar is `now`, with rates since `before`.
 pub fn view(now: &Reading, before: &Reading, size: Size) -> Vec<Line> {
     let view = View {
         status: &now.status,
         top: &now.top,
-        rates: Rates::between(&now.top, &before.top),
+        rates: Rates::between(now, before),
         columns: size.columns,
     };
     let mut lines = view.summary();
     let (rules, keys) = (view.rules(), view.keys());
     // The keys have up to half of what is left, the rules the rest.
     let left = size.lines.saturating_sub(lines.len() + 2);
-    let keys_shown = keys
-        .len()
-        .min((left / 2).max(left.saturating_sub(rules.len())));
-    let rules_shown = rules.len().min(left - keys_shown);
-    let blank = Line {
-        text: String::new(),
-        tone: Tone::Plain,
-    };
-    lines.push(blank.clone());
-    lines.extend(rules.into_iter().take(rules_shown));
-    lines.push(blank);
+    let keys_room = (left / 2).max(left.saturating_sub(rules.len()));
+    let keys_shown = keys.len().min(keys_room);
+    lines.push(view.line(String::new(), Tone::Plain));
+    lines.extend(view.shortened(rules, left - keys_shown));
+    lines.push(view.line(String::new(), Tone::Plain));
     lines.extend(keys.into_iter().take(keys_shown));
+    lines.truncate(size.lines);
     lines
 }
 
@@ -74,12 +74,13 @@ struct Rates<'a> {
 }
 
 impl<'a> Rates<'a> {
-    fn between(now: &Value, before: &'a Value) -> Self {
-        let at = |reading: &Value| seconds(&reading["at"]);
+    fn between(now: &Reading, before: &'a Reading) -> Self {
+        let at = |reading: &Reading| seconds(&reading.top["at"]);
+        let start = |reading: &Reading| reading.status["incarnation"].clone();
         let length = at(now).zip(at(before)).map(|(now, before)| now - before);
         Self {
-            before,
-            seconds: length.filter(|length| *length > 0.0),
+            before: &before.top,
+            seconds: length.filter(|length| *length > 0.0 && start(now) == start(before)),
         }
     }
 
@@ -109,8 +110,8 @@ impl View<'_> {
         let ready = status["ready"] == true;
         let head = format!(
             "tidegate {} {}  {}  {}",
-            clean(&status["pod"]),
-            clean(&status["version"]),
+            word(&status["pod"]),
+            word(&status["version"]),
             if ready { "ready" } else { "not ready" },
             store(status),
         );
@@ -136,13 +137,16 @@ impl View<'_> {
         let books = &status["books"];
         let untold =
             books["pending"].as_f64().unwrap_or(0.0) + books["in_flight"].as_f64().unwrap_or(0.0);
+        let tables = status["keys"]["tables"].as_object().into_iter().flatten();
+        let fullest = tables.filter_map(|(_, held)| held.as_u64()).max();
         let held = format!(
-            "{} of {} keys  {} cells overshoot  {} to be told  configuration {}",
+            "{} keys, fullest table {} of {}  {} cells overshoot  {} to be told  configuration {}",
             number(&status["keys"]["held"]),
+            fullest.map_or("-".to_owned(), |held| figure(held as f64)),
             number(&status["keys"]["max"]),
             number(&top["overshoot"]),
             figure(untold),
-            clean(&status["configuration"]["version"]),
+            word(&status["configuration"]["version"]),
         );
         let head_tone = if ready && !partitioned {
             Tone::Head
@@ -150,15 +154,18 @@ impl View<'_> {
             Tone::Alarm
         };
         let faults = status["configuration"]["last_reload_faults"].as_array();
-        let faults = faults.into_iter().flatten();
-        let faults = faults.map(|fault| format!("last reload refused: {}", clean(fault)));
+        let faults = faults.map_or(&[][..], Vec::as_slice);
+        let told = faults.iter().take(FAULTS_MAX);
+        let told = told.map(|fault| format!("last reload refused: {}", word(fault)));
+        let more = faults.len().saturating_sub(FAULTS_MAX);
+        let more = (more > 0).then(|| format!("and {more} more faults"));
         [
             (head, head_tone),
             (decisions, Tone::Plain),
             (held, Tone::Plain),
         ]
         .into_iter()
-        .chain(faults.map(|fault| (fault, Tone::Alarm)))
+        .chain(told.chain(more).map(|fault| (fault, Tone::Alarm)))
         .map(|(text, tone)| self.line(text, tone))
         .collect()
     }
@@ -181,7 +188,7 @@ impl View<'_> {
             let decision = if shadow { "shadow_deny" } else { "deny" };
             let limit = limit(&rule["limit"]);
             let text = row([
-                &clean(&rule["rule"]),
+                &word(&rule["rule"]),
                 &if shadow {
                     format!("{limit} (shadow)")
                 } else {
@@ -193,11 +200,20 @@ impl View<'_> {
             ]);
             lines.push(self.line(text, Tone::Plain));
         }
-        if let Some(more) = self.top["rules_left_out"].as_u64().filter(|more| *more > 0) {
-            let text = format!("and {more} rules that are less asked");
-            lines.push(self.line(text, Tone::Plain));
-        }
         lines
+    }
+
+    /// As many of the rules' lines as there is room for, and how many rules those leave out.
+    fn shortened(&self, mut rules: Vec<Line>, room: usize) -> Vec<Line> {
+        let unread = self.top["rules_left_out"].as_u64().unwrap_or_default();
+        if unread > 0 || rules.len() > room {
+            let shown = rules.len().min(room.saturating_sub(1));
+            let left_out = (rules.len() - shown) as u64 + unread;
+            rules.truncate(shown);
+            let text = format!("and {} rules that deny less", figure(left_out as f64));
+            rules.push(self.line(text, Tone::Plain));
+        }
+        rules
     }
 
     fn keys(&self) -> Vec<Line> {
@@ -223,7 +239,7 @@ impl View<'_> {
                         figure(most as f64)
                     ),
                 };
-                keys.push((most, row(&named(key), &clean(&rule["rule"]), &denied)));
+                keys.push((most, row(&named(key), &word(&rule["rule"]), &denied)));
             }
         }
         if keys.is_empty() {
@@ -244,6 +260,7 @@ impl View<'_> {
     }
 
     fn line(&self, text: String, tone: Tone) -> Line {
+        let text = printable(&text);
         let text = match text.char_indices().nth(self.columns) {
             Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
             None => text.trim_end().to_owned(),
@@ -254,7 +271,7 @@ impl View<'_> {
 
 fn store(status: &Value) -> String {
     let store = &status["store"];
-    let link = clean(&store["link"]);
+    let link = word(&store["link"]);
     if link == "none" {
         return "no store: limits alone".to_owned();
     }
@@ -266,31 +283,25 @@ fn store(status: &Value) -> String {
         true => ", partitioned",
         false => "",
     };
-    let pods = clean(&status["pods"]);
+    let pods = word(&status["pods"]);
     format!("store {link}, {answered}{partitioned}, pods {pods}")
 }
 
 /// A key by its entries, or by its name where those are not shown.
 fn named(key: &Value) -> String {
     let Some(entries) = key["entries"].as_array() else {
-        return clean(&key["key"]);
+        return word(&key["key"]);
     };
-    let pair = |entry: &Value| format!("{}={}", clean(&entry["key"]), clean(&entry["value"]));
+    let pair = |entry: &Value| format!("{}={}", word(&entry["key"]), word(&entry["value"]));
     entries.iter().map(pair).collect::<Vec<_>>().join(" ")
 }
 
-/// A text of the answer, or what stands for it, without anything that a terminal would act on or that would change the
-/// direction of what follows.
-fn clean(value: &Value) -> String {
-    let text = match value.as_str() {
+/// A text of the answer, or what stands for it.
+fn word(value: &Value) -> String {
+    match value.as_str() {
         Some(text) => text.to_owned(),
         None => value.to_string(),
-    };
-    let unsafe_to_print = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.replace(unsafe_to_print, "\u{fffd}")
+    }
 }
 
 fn limit(limit: &Value) -> String {
@@ -364,7 +375,7 @@ mod tests {
             status: json!({
                 "pod": "a", "version": "1", "ready": true, "pods": 3,
                 "store": { "link": "closed", "staleness": "0.3s", "partitioned": false },
-                "keys": { "held": 5, "max": 1_000 }, "books": { "pending": 1, "in_flight": 2 },
+                "keys": { "held": 5, "max": 1_000, "tables": { "level": 4, "carried": 1 } }, "books": { "pending": 1, "in_flight": 2 },
                 "configuration": { "version": 4, "last_reload_faults": [] },
             }),
             top: json!({
@@ -396,7 +407,7 @@ mod tests {
             [
                 "tidegate a 1  ready  store closed, answered 300 ms ago, pods 3",
                 "1,500 checks/s  allow 1,500/s  deny 0.5/s  shadow deny 0/s  p50 40.5 us  p99 2.5 ms",
-                "5 of 1,000 keys  7 cells overshoot  3 to be told  configuration 4",
+                "5 keys, fullest table 4 of 1,000  7 cells overshoot  3 to be told  configuration 4",
                 "",
                 "RULE                                       LIMIT                       ALLOW/S     DENY/S       LEFT",
                 "api/client                                 10,000/30 seconds burst…      1,500        0.5          0",
@@ -415,6 +426,44 @@ mod tests {
             lines[1].text.starts_with("- checks/s  allow -/s"),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn a_start_that_is_older_than_the_last_one_was_is_still_another() {
+        let (mut now, before) = (reading("6s", 1_000, 5), reading("5s", 10, 5));
+        now.status["incarnation"] = "b".into();
+        let lines = view(&now, &before, SIZE);
+        assert!(lines[1].text.starts_with("- checks/s"), "{lines:?}");
+    }
+
+    #[test]
+    fn rules_that_there_is_no_room_for_are_counted() {
+        let mut now = reading("2s", 9, 9);
+        let rule = now.top["rules"][0].clone();
+        now.top["rules"] = json!(vec![rule; 50]);
+        now.top["rules_left_out"] = 7.into();
+        let lines = view(&now, &now, SIZE);
+        let shown = lines.iter().filter(|line| line.text.starts_with("api/"));
+        let more = format!("and {} rules that deny less", 57 - shown.count());
+        assert!(texts(&lines).contains(&more.as_str()), "{lines:?}");
+        assert_eq!(lines.len(), SIZE.lines);
+    }
+
+    #[test]
+    fn nothing_that_the_sidecar_says_reaches_the_terminal_as_a_command() {
+        let mut now = reading("2s", 9, 9);
+        let evil = json!("\u{1b}]0;x\u{7}\u{9b}2J\u{202e}");
+        now.top["rules"][0]["rule"] = evil.clone();
+        now.top["rules"][0]["limit"]["unit"] = evil.clone();
+        now.status["pod"] = evil.clone();
+        now.status["configuration"]["last_reload_faults"] = json!([evil]);
+        for line in view(&now, &now, SIZE) {
+            assert!(
+                !line.text.contains(|letter: char| letter.is_control()),
+                "{line:?}"
+            );
+            assert!(!line.text.contains('\u{202e}'), "{line:?}");
+        }
     }
 
     #[test]
@@ -442,10 +491,11 @@ mod tests {
         let mut now = reading("2s", 9, 9);
         let rule = now.top["rules"][0].clone();
         now.top["rules"] = json!(vec![rule; 50]);
+        now.status["configuration"]["last_reload_faults"] = json!(vec!["bad"; 40]);
         for (columns, lines) in [(20, 5), (40, 10), (80, 24), (200, 50), (1, 1)] {
             let size = Size { columns, lines };
             let found = view(&now, &now, size);
-            assert!(found.len() <= lines.max(5), "{size:?}: {}", found.len());
+            assert!(found.len() <= lines, "{size:?}: {}", found.len());
             let longest = found.iter().map(|line| line.text.chars().count()).max();
             assert!(longest <= Some(columns), "{size:?}");
         }

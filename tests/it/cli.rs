@@ -325,6 +325,47 @@ fn check_asks_where_the_variable_says_unless_told() {
 }
 
 #[test]
+fn explain_names_keys_as_the_daemon_does() {
+    let setup = Setup::rules(RULES)
+        .top("store: { url: redis://127.0.0.1:1, hash_key_file: secret }\nlog: { format: json }");
+    setup.folder.write("secret", "s3cret");
+    let sidecar = setup.start();
+    let usage = sidecar.admin("/admin/v1/usage?domain=api&client=x");
+    let explain = || {
+        let ran = sidecar.folder().run(&["explain", "api", "client=x"]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        let key = ran
+            .stdout
+            .lines()
+            .find_map(|line| line.strip_prefix("key: "));
+        key.unwrap().to_owned()
+    };
+    assert_eq!(explain(), usage["usage"][0]["key"].as_str().unwrap());
+    std::fs::remove_file(sidecar.folder().path("secret")).unwrap();
+    let told = explain();
+    assert!(
+        told.starts_with("cannot be told here: read the hash key from secret: "),
+        "{told}"
+    );
+}
+
+#[test]
+fn an_answer_that_nobody_reads_is_an_answer() {
+    let sidecar = Setup::rules(RULES).start();
+    let tidegate = env!("CARGO_BIN_EXE_tidegate");
+    let (http, metrics) = (sidecar.http().to(), sidecar.door("metrics").unwrap().to());
+    for line in [
+        format!("{tidegate} health --to {metrics}"),
+        format!("{tidegate} check api client=x --to {http}"),
+        format!("{tidegate} validate sidecar.yaml"),
+        format!("{tidegate} explain api client=x"),
+    ] {
+        let ran = sidecar.folder().shell(&format!("{line} >/dev/full"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{line}");
+    }
+}
+
+#[test]
 fn explain_says_which_rule_and_why() {
     let setup = Setup::rules(RULES);
     setup.folder.write("rules.yaml", &setup.yaml());
