@@ -4,6 +4,7 @@
 //! from a name of its own is refused. With a token every request must carry it, but for the page at `/`, which asks for
 //! it.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
@@ -133,7 +134,12 @@ impl Api {
             "ready": self.status.is_ready(),
             "configuration": self.status.configuration().json(),
             "rules": self.engine.snapshot().rules().all().len(),
-            "keys": { "held": self.engine.keys_held(), "max": self.keys_max, "tracked": figures.keys },
+            "keys": {
+                "held": self.engine.keys_held(),
+                "max": self.keys_max,
+                "tables": self.engine.keys_by_table().into_iter().collect::<BTreeMap<_, _>>(),
+                "tracked": figures.keys,
+            },
             "store": store::json(&figures, &self.telemetry, now),
             "pods": figures.pods.max(1),
             "books": store::books(self.engine.stats(), &figures),
@@ -196,11 +202,13 @@ fn names_this_host(host: Option<&HeaderValue>) -> bool {
     let Some(host) = host.and_then(|host| host.to_str().ok()) else {
         return false;
     };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').unwrap_or_default(),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    let is_port = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+    let port_is_one = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    port_is_one && (name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok())
 }
 
 #[cfg(test)]
@@ -227,6 +235,10 @@ mod tests {
             "127.0.0.1.evil.example",
             "localhost.evil.example",
             "[evil",
+            "[::1",
+            "[::1].evil.example",
+            "[::1]7601",
+            "localhost:x",
         ] {
             assert!(!names(host), "{host}");
         }

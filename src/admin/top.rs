@@ -15,7 +15,7 @@ use super::api::{Api, limit_json};
 use crate::clock::Clock;
 use crate::pure::offenders::OFFENDERS_MAX;
 use crate::pure::{KeysShown, Offender, Rule, Span};
-use crate::telemetry::{Decisions, Entries, Recent, RuleMeter};
+use crate::telemetry::{Decisions, Entries, RuleMeter};
 use crate::wire::{Reply, json, refusal};
 
 /// Keys that are told of each rule, if nothing else is asked for.
@@ -47,9 +47,6 @@ impl Api {
         let configured: BTreeMap<&str, &Rule> =
             configured.map(|rule| (rule.label.as_str(), rule)).collect();
         let meters = telemetry.meters();
-        let total = meters.iter().fold(Decisions::default(), |sum, meter| {
-            sum.plus(meter.decisions())
-        });
         let figures = self.engine.figures();
         let overshoot = figures.overshoot.iter().map(|(_, cells, _)| cells.get());
         let recent = |part| telemetry.check_duration.recent(part).map(length);
@@ -65,36 +62,28 @@ impl Api {
                 "decided": telemetry.check_duration.total(),
                 "recent": { "p50": recent(0.5), "p99": recent(0.01) },
             },
-            "decisions": decisions_json(total),
+            "decisions": decisions_json(telemetry.decisions()),
             "overshoot": overshoot.sum::<u64>(),
             "rules_left_out": meters.len().saturating_sub(wanted.rules),
             "rules": most_denied(meters, wanted.rules)
                 .iter()
-                .map(|(meter, recent)| rule_json(meter, recent, &configured, wanted.keys))
+                .map(|meter| rule_json(meter, &configured, wanted.keys))
                 .collect::<Vec<_>>(),
         })
     }
 }
 
 /// The rules that denied most lately, then those that decided most.
-fn most_denied(meters: Vec<Arc<RuleMeter>>, most: usize) -> Vec<(Arc<RuleMeter>, Recent)> {
-    let mut rules: Vec<_> = meters
-        .into_iter()
-        .map(|meter| (meter.recent(), meter.decisions().total(), meter))
-        .collect();
+fn most_denied(mut meters: Vec<Arc<RuleMeter>>, most: usize) -> Vec<Arc<RuleMeter>> {
     // Stable: rules that nobody asks stay in the order of the configuration.
-    rules.sort_by_key(|(recent, total, _)| Reverse((recent.denied, *total)));
-    rules.truncate(most);
-    let rules = rules.into_iter();
-    rules.map(|(recent, _, meter)| (meter, recent)).collect()
+    meters
+        .sort_by_cached_key(|meter| Reverse((meter.recently_denied(), meter.decisions().total())));
+    meters.truncate(most);
+    meters
 }
 
-fn rule_json(
-    meter: &RuleMeter,
-    recent: &Recent,
-    configured: &BTreeMap<&str, &Rule>,
-    keys: usize,
-) -> Value {
+fn rule_json(meter: &RuleMeter, configured: &BTreeMap<&str, &Rule>, keys: usize) -> Value {
+    let recent = meter.recent();
     let spec = configured.get(meter.label.as_str()).map(|rule| &rule.spec);
     let limit = spec.and_then(|spec| spec.limit.as_ref());
     json!({

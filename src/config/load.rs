@@ -16,6 +16,7 @@ use super::rules::{self, Domains};
 use super::settings::Config;
 use super::substitute::Environment;
 use super::{doors, store, validate};
+use crate::pure::KeysShown;
 
 /// Bytes of one file.
 const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -77,6 +78,14 @@ fn assemble(
     let bounds = validate::bounds(check, root, &raw.bounds);
     let headers = validate::headers(check, root, &raw.headers);
     let keys = validate::keys(check, root, &raw.keys);
+    if keys == KeysShown::Hashed
+        && store
+            .as_ref()
+            .is_none_or(|store| store.hash_key_file.is_none())
+    {
+        let text = "without store.hash_key_file whoever sees a hash can find its value by guessing";
+        check.warn(&root.field("keys"), text);
+    }
     let log = validate::log(check, root, &raw.log);
     let drain = validate::drain(check, root, &raw.drain);
     let addresses = validate::addresses(check, root, &raw.addresses);

@@ -120,15 +120,18 @@ impl Answer {
         hit.limit(&self.snapshot)
     }
 
-    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, and a
-    /// pattern where all that it matches share the key.
+    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, a
+    /// pattern where all that it matches share the key, and the domain where the rule does not say it.
     pub fn key_entries(&self, hit: &Hit, check: &Check<'_>, mut tell: impl FnMut(&str, &str)) {
         let descriptor = check.descriptors.get(hit.descriptor);
         let entries = descriptor.map_or(&[][..], |descriptor| descriptor.entries);
         let steps = self.rule(hit).steps();
-        // The rule of a carried limit stands nowhere: every entry is part of its key.
+        // The rule of a carried limit stands nowhere: the domain and every entry are part of its key.
         let part = match hit.carried {
-            Some(_) => entries.len(),
+            Some(_) => {
+                tell("domain", check.domain);
+                entries.len()
+            }
             None => steps.len(),
         };
         for (index, entry) in entries.iter().enumerate().take(part) {

@@ -134,6 +134,13 @@ impl Telemetry {
         self.board.load().meters().map(Arc::clone).collect()
     }
 
+    /// How often rules were asked since the start, those that are gone included.
+    pub fn decisions(&self) -> Decisions {
+        let meters = self.meters.all();
+        let decisions = meters.iter().map(|meter| meter.decisions());
+        decisions.fold(Decisions::default(), Decisions::plus)
+    }
+
     /// How long back what is recent reaches at `now`.
     pub fn recent_span(&self, now: Nanos) -> Span {
         now.since(Nanos::new(self.halves[1].load(Ordering::Relaxed)))

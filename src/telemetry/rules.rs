@@ -13,7 +13,7 @@ use super::Telemetry;
 use super::metric::{DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{About, Recent, Top};
 use crate::engine::{Answer, Carrier, Hit, Snapshot, Source};
-use crate::pure::{KeysShown, Rule};
+use crate::pure::{Cells, KeysShown, Rule};
 
 /// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
 #[derive(Default)]
@@ -28,6 +28,11 @@ impl Meters {
             meters.insert(label.to_owned(), Arc::clone(&meter));
             meter
         })
+    }
+
+    fn known(&self, label: &str) -> Option<Arc<RuleMeter>> {
+        let meters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        meters.get(label).map(Arc::clone)
     }
 
     /// Those there are now. No check waits while they are gone through.
@@ -53,11 +58,15 @@ impl Board {
         let rules = snapshot.rules().all().iter();
         let meter = |rule: &Rule| telemetry.meters.get(telemetry, &rule.label);
         let remaining = |rule: &Rule| telemetry.gauge(REMAINING, &[&rule.label]);
+        let carried = Carrier::ALL.map(|by| &snapshot.rule(snapshot.carried(by)).0.label);
         Self {
             version: snapshot.version(),
             rules: rules.clone().map(meter).collect(),
             remaining: rules.map(remaining).collect(),
-            carried: Default::default(),
+            carried: carried.map(|label| match telemetry.meters.known(label) {
+                Some(meter) => meter.into(),
+                None => OnceLock::new(),
+            }),
         }
     }
 
@@ -188,7 +197,8 @@ impl RuleMeter {
         };
         // Ordering: Relaxed, here and below. Numbers for people, each standing alone.
         counted[source as usize].fetch_add(1, Ordering::Relaxed);
-        if !hit.standing.allowed {
+        // A look is no denial, and neither is a quota beside which another had room.
+        if !hit.standing.allowed && hit.cost > Cells::ZERO && (shadow || !answer.allowed()) {
             self.top.note(about, answer, hit, shown);
         }
         if hit.forgiven && !shadow && answer.allowed() {
@@ -221,6 +231,11 @@ impl RuleMeter {
     /// The fewest cells any key had left in the last minute, if any was asked for.
     pub fn lowest(&self) -> Option<u64> {
         self.lowest.get()
+    }
+
+    /// How many checks it denied lately.
+    pub fn recently_denied(&self) -> u64 {
+        self.top.denied()
     }
 
     /// What it denied lately, and whom.

@@ -93,18 +93,25 @@ impl Top {
         halves[1] = std::mem::take(&mut halves[0]);
     }
 
+    /// How many were denied.
+    pub(super) fn denied(&self) -> u64 {
+        let [now, before] = &*self.lock();
+        now.seen() + before.seen() + self.missed()
+    }
+
     pub(super) fn recent(&self) -> Recent {
-        let missed = self
-            .missed
-            .iter()
-            .map(|missed| missed.load(Ordering::Relaxed));
-        let missed = missed.sum();
+        let missed = self.missed();
         let [now, before] = &*self.lock();
         Recent {
             denied: now.seen() + before.seen() + missed,
             missed,
             keys: now.of_both(before),
         }
+    }
+
+    fn missed(&self) -> u64 {
+        let missed = self.missed.iter();
+        missed.map(|missed| missed.load(Ordering::Relaxed)).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, [Offenders<Entries>; 2]> {

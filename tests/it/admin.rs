@@ -134,7 +134,8 @@ fn the_status_page() {
     );
     let expected = json!({
         "pod": "pod-7", "version": env!("CARGO_PKG_VERSION"), "ready": true, "configuration": null, "rules": 5,
-        "incarnation": null, "keys": { "held": 2, "max": 10_000, "tracked": 0 }, "pods": 1,
+        "incarnation": null, "pods": 1,
+        "keys": { "held": 2, "max": 10_000, "tracked": 0, "tables": { "level": 2, "windowed": 0, "carried": 0 } },
         "store": { "link": "none", "staleness": null, "partitioned": false, "shards": [] },
         "books": { "settled": 0, "pending": 0, "in_flight": 0, "silent": 0, "lost": 0 },
     });

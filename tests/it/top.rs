@@ -1,5 +1,7 @@
 //! `/admin/v1/top` and the page at `/`: who is denied most, and who may see it.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::client::Door;
@@ -97,6 +99,42 @@ fn seconds(length: &Value) -> f64 {
     text.parse().unwrap()
 }
 
+/// One a day for this key.
+fn throttle(sidecar: &Sidecar, key: &str, times: usize) {
+    let mut resp = sidecar.door("resp").unwrap().connect();
+    for _ in 0..times {
+        let command = format!("CL.THROTTLE {key} 0 1 86400\r\n");
+        assert!(resp.send(command.as_bytes()));
+        assert_eq!(resp.line().as_deref(), Some("*5"));
+        (0..5).for_each(|_| drop(resp.line()));
+    }
+}
+
+#[test]
+fn a_look_and_a_quota_beside_one_with_room_are_no_denials() {
+    let sidecar = Setup::rules(
+        r#"
+  - domain: api
+    match: path
+    descriptors:
+      - key: client
+        rate_limit: 1/day
+        quota_mode: true
+        descriptors: [{ key: path, quota_mode: true, rate_limit: 2/day }]
+"#,
+    )
+    .start();
+    check(&sidecar, "client=a&path=x&peek=true", 3);
+    check(&sidecar, "client=a&path=x", 2);
+    check(&sidecar, "client=a&path=x&peek=true", 3);
+    let top = sidecar.admin("/admin/v1/top");
+    expect(&top, "api/client", &[]);
+    check(&sidecar, "client=a&path=x", 2);
+    let top = sidecar.admin("/admin/v1/top");
+    expect(&top, "api/client", &[("client=a", 2)]);
+    expect(&top, "api/client/path", &[("client=a path=x", 2)]);
+}
+
 #[test]
 fn a_key_is_told_as_it_is_counted() {
     let sidecar = Setup::rules(RULES)
@@ -113,19 +151,12 @@ fn a_key_is_told_as_it_is_counted() {
     for _ in 0..2 {
         sidecar.connect().post("/json", &body.to_string());
     }
-    let mut resp = sidecar.door("resp").unwrap().connect();
-    for expected in ["*5", "*5"] {
-        assert!(resp.send(
-            b"*5\r\n$11\r\nCL.THROTTLE\r\n$4\r\nu:42\r\n$1\r\n0\r\n$1\r\n1\r\n$5\r\n86400\r\n"
-        ));
-        assert_eq!(resp.line().as_deref(), Some(expected));
-        (0..5).for_each(|_| drop(resp.line()));
-    }
+    throttle(&sidecar, "u:42", 2);
     let top = sidecar.admin("/admin/v1/top");
     let network = [("remote_address=2001:db8:0:7::", 2)];
     expect(&top, "api/remote_address", &network);
     expect(&top, "api/path", &[("path=/v1/*", 2)]);
-    expect(&top, "override", &[("who=me what=that", 1)]);
+    expect(&top, "override", &[("domain=api who=me what=that", 1)]);
     expect(&top, "throttle", &[("key=u:42", 1)]);
     let shadow = rule(&top, "api/remote_address");
     assert_eq!(shadow["shadow_mode"], true);
@@ -135,11 +166,20 @@ fn a_key_is_told_as_it_is_counted() {
 #[test]
 fn hashed_keys_show_no_value_anywhere_and_can_be_looked_up() {
     let sidecar = Setup::rules(RULES)
-        .top("log: { format: json }\nkeys: hashed")
+        .top("log: { format: json, level: trace }\nkeys: hashed")
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
     check(&sidecar, "client=s3cret-api-key", 4);
+    throttle(&sidecar, "s3cret-user", 2);
     let top = sidecar.admin("/admin/v1/top");
-    assert!(!top.to_string().contains("s3cret"), "{top}");
+    let metrics = sidecar.door("metrics").unwrap().get("/metrics").text();
+    let log = format!("{:?}", sidecar.events());
+    for text in [&top.to_string(), &metrics, &log] {
+        assert!(!text.is_empty() && !text.contains("s3cret"), "{text}");
+    }
+    assert_eq!(rule(&top, "throttle")["recent"]["denied"], 1);
+    let warning = "without store.hash_key_file whoever sees a hash can find its value by guessing";
+    assert!(log.contains(warning), "{log}");
     assert_eq!(top["keys"], "hashed");
     let key = &rule(&top, "api/client")["keys"][0];
     assert_eq!(key["entries"], Value::Null);
@@ -196,15 +236,32 @@ fn check_on(client: &mut super::client::Client, descriptor: &str, times: usize) 
 
 #[test]
 fn a_reload_keeps_what_was_counted() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = Setup::rules(RULES)
+        .listen_also(r#"resp: ["127.0.0.1:0"]"#)
+        .start();
     check(&sidecar, "client=a", 5);
+    check(&sidecar, "free=a", 5);
+    throttle(&sidecar, "u:42", 3);
+    let before = sidecar.admin("/admin/v1/top");
+    // Another limit, and a rule that is gone.
     let yaml = sidecar.setup().yaml().replace("2/day", "3/day");
+    let yaml = yaml.replace("key: free", "key: paid");
     sidecar.folder().replace("sidecar.yaml", &yaml);
     until("the next version", SOON, || {
         (sidecar.admin("/admin/v1/rules")["version"] == 2).then_some(())
     });
     let top = sidecar.admin("/admin/v1/top");
     expect(&top, "api/client", &[("client=a", 3)]);
+    expect(&top, "throttle", &[("key=u:42", 2)]);
+    assert_eq!(
+        top["decisions"], before["decisions"],
+        "they are of the start"
+    );
+    let labels = top["rules"].as_array().unwrap().iter();
+    assert!(
+        labels.clone().all(|rule| rule["rule"] != "api/free"),
+        "{top}"
+    );
     assert_eq!(rule(&top, "api/client")["limit"]["requests_per_unit"], 3);
     let denied = sidecar
         .metrics()
@@ -322,4 +379,32 @@ fn in_a_terminal_the_command_draws_over_itself_and_sends_nothing_that_a_client_s
     assert_eq!(ran.stdout.matches("\x1b[H").count(), 3, "{ran:?}");
     assert!(ran.stdout.contains("client=bad\u{fffd}[2J"), "{ran:?}");
     assert!(!ran.stdout.contains("\x1b[2J"), "{ran:?}");
+}
+
+#[test]
+fn the_command_ends_at_once_even_while_the_sidecar_hangs() {
+    let sidecar = Setup::rules(RULES).start();
+    let admin = sidecar.door("admin").unwrap().to();
+    let mut command = sidecar
+        .folder()
+        .command(&["top", "--count", "1000", "--to", &admin]);
+    let mut top = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 1];
+    std::io::Read::read_exact(top.stdout.as_mut().unwrap(), &mut first).unwrap();
+    sidecar.signal("STOP");
+    // It has looked before, so its handler is in place: from here on it waits for the sidecar.
+    let pid = top.id().to_string();
+    let ended = until("its end", SOON, || {
+        let killed = std::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status();
+        assert!(killed.unwrap().success());
+        top.try_wait().unwrap()
+    });
+    sidecar.signal("CONT");
+    assert_eq!(ended.0.code(), Some(0));
+    assert!(ended.1 < Duration::from_secs(4), "{:?}", ended.1);
 }
