@@ -46,7 +46,8 @@ async function look(page) {
   const drawn = await history();
   await page.waitForFunction((before) => document.getElementById("deny").textContent !== before, before);
   await page.waitForFunction((drawn) => document.getElementById("deny-line").getAttribute("d") !== drawn, drawn);
-  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  const overflow = await page.evaluate(() => [document.documentElement, ...document.querySelectorAll(".scroll")]
+    .map((element) => element.scrollWidth - element.clientWidth));
   return {
     overflow,
     ready: await text(page, "ready"), link: await text(page, "link"), pod: await text(page, "pod"),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::load::Load;
 use super::redis_server::Server;
@@ -58,7 +58,7 @@ fn visit(sidecar: &Sidecar, token: &str, test: &str) -> Value {
     for visit in ["desk", "phone", "later"] {
         assert_eq!(
             seen[visit]["asked"],
-            serde_json::json!([origin]),
+            json!([origin]),
             "the page asks nobody else: {seen}"
         );
     }
@@ -85,8 +85,9 @@ fn numbers_move_on_a_desk_and_on_a_phone() {
     load.end();
     for visit in ["desk", "phone"] {
         let seen = &seen[visit];
-        assert_eq!(seen["complaints"], serde_json::json!([]), "{seen}");
-        assert_eq!(seen["overflow"], 0, "nothing is beside the screen: {seen}");
+        assert_eq!(seen["complaints"], json!([]), "{seen}");
+        let beside = &seen["overflow"];
+        assert_eq!(beside, &json!([0, 0, 0]), "nothing is beside the screen");
         assert_eq!(
             (&seen["ready"], &seen["link"]),
             (&"ready".into(), &"store closed".into())
