@@ -298,10 +298,12 @@ impl Rounds {
             cut_off: true,
         });
         let is_thin = self.terrain.is_thin(&asked.limit);
-        self.keys.entry(key).or_insert_with(|| Tracked {
-            alone,
-            is_thin,
-            ..Tracked::new(asked.limit, asked.terms(), weight, now)
+        self.keys.entry(key).or_insert_with(|| {
+            Box::new(Tracked {
+                alone,
+                is_thin,
+                ..Tracked::new(asked.limit, asked.terms(), weight, now)
+            })
         })
     }
 

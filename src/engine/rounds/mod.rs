@@ -86,7 +86,8 @@ pub struct Rounds {
     lanes: Vec<LaneState>,
     links: Vec<Link>,
     shard_of: Vec<usize>,
-    keys: HashMap<StoreKey, Tracked>,
+    /// Boxed: a map is up to twice as large as what is in it, and three times while it grows.
+    keys: HashMap<StoreKey, Box<Tracked>>,
     due: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
     /// Refunded cells that the store is to be told of.
@@ -140,14 +141,16 @@ impl<'a> Here<'a> {
 impl Rounds {
     /// The rounds of a pod that has told nothing yet.
     ///
-    /// Of as many keys as it holds, `keys_max`, a pod keeps one in [`TRACKED_PART`] in mind.
+    /// Of as many keys as it holds, `keys_max`, a pod keeps one in [`TRACKED_PART`] in mind, and of what it told as much
+    /// as it would tell if each of those was told once.
     pub fn new(pace: Pace, keys_max: usize) -> Self {
         let terrain = Terrain {
             accuracy: pace.accuracy,
             pods: 1,
         };
+        let keys_max = (keys_max / TRACKED_PART).max(TRACKED_MIN);
         let lane = |lane| LaneState {
-            book: LaneBook::new(lane),
+            book: LaneBook::new(lane).keeping(keys_max / usize::from(LANES)),
             waiting: Vec::new(),
             opens: Nanos::default(),
             under_way: UnderWay::Nothing,
@@ -163,7 +166,7 @@ impl Rounds {
             shard_of: vec![0; usize::from(LANES)],
             keys: HashMap::new(),
             due: BTreeSet::new(),
-            keys_max: (keys_max / TRACKED_PART).max(TRACKED_MIN),
+            keys_max,
             owed: BTreeMap::new(),
             budget: Budget::new(1),
             fleet: Fleet::default(),

@@ -18,7 +18,7 @@ pub use call::{
     BATCH_MAX, Beat, Beaten, Call, Delta, Family, LANES, Lane, NEWS_STEP, News, NewsKind, Reply,
     StoreKey, Take, Taken, Terms, Told,
 };
-pub use lane::{Batch, KEPT_FOR, KEPT_MAX, LaneBook, Outcome, Step};
+pub use lane::{Batch, KEPT_FOR, KEPT_MAX, KEPT_MIN, LaneBook, Outcome, Step};
 pub use link::{Circuit, Link};
 pub use share::{Demand, Share};
 pub use trigger::{Allowance, Terrain, Trigger};

@@ -51,8 +51,10 @@ use crate::pure::{Cells, Nanos, Span};
 pub const KEPT_FOR: Span = Span::seconds(30);
 /// A batch that could not be told for longer is billed net of what has drained since.
 const RESENT_AS_IT_WAS: Span = Span::seconds(1);
-/// Deltas of acknowledged batches kept for one lane, at most: about a megabyte.
+/// Deltas of acknowledged batches kept for one lane, at most: one to two megabytes.
 pub const KEPT_MAX: usize = 8_192;
+/// And as many as are kept in any case.
+pub const KEPT_MIN: usize = 1_024;
 
 /// Deltas that travel together.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +120,8 @@ pub struct LaneBook {
     kept: VecDeque<Kept>,
     /// How many deltas those are.
     kept_deltas: usize,
+    /// How many they may be.
+    kept_max: usize,
 }
 
 impl LaneBook {
@@ -132,6 +136,16 @@ impl LaneBook {
             frozen: None,
             kept: VecDeque::new(),
             kept_deltas: 0,
+            kept_max: KEPT_MAX,
+        }
+    }
+
+    /// The same books, which keep about so many deltas.
+    #[must_use]
+    pub fn keeping(self, deltas: usize) -> Self {
+        Self {
+            kept_max: deltas.clamp(KEPT_MIN, KEPT_MAX),
+            ..self
         }
     }
 
@@ -305,7 +319,7 @@ impl LaneBook {
         self.acked = frozen.sequence;
         self.expected = self.expected.plus(frozen.gross);
         self.kept_deltas = self.kept_deltas.saturating_add(frozen.deltas.len());
-        while self.kept_deltas > KEPT_MAX
+        while self.kept_deltas > self.kept_max
             && let Some(oldest) = self.kept.pop_front()
         {
             self.kept_deltas = self.kept_deltas.saturating_sub(oldest.batch.deltas.len());

@@ -38,7 +38,11 @@ fn reply(applied: bool, sequence: u64, gross: u64) -> Reply {
 
 /// A book whose batches 1, 2, ... of these many cells are settled, at the start.
 fn settled(cells: &[u64]) -> LaneBook {
-    let (mut book, mut total) = (LaneBook::new(Lane::new(3)), 0);
+    settle(LaneBook::new(Lane::new(3)), cells)
+}
+
+fn settle(mut book: LaneBook, cells: &[u64]) -> LaneBook {
+    let mut total = 0;
     for (sequence, &cells) in (1..).zip(cells) {
         total += cells;
         book.freeze(vec![delta(cells)], START).expect("idle");
@@ -232,6 +236,11 @@ fn what_is_being_replayed_is_not_forgotten() {
 
 #[test]
 fn no_more_than_so_many_are_kept() {
+    for (asked, most) in [(0, KEPT_MIN), (5_000, 5_000), (usize::MAX, KEPT_MAX)] {
+        let book = LaneBook::new(Lane::new(3)).keeping(asked);
+        let book = settle(book, &[1; KEPT_MAX + 1]);
+        assert_eq!(book.kept.len(), most, "{asked}");
+    }
     let mut book = settled(&[1; KEPT_MAX + 10]);
     assert_eq!(book.kept.len(), KEPT_MAX);
     check(
