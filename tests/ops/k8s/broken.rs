@@ -125,7 +125,7 @@ const SIDECAR: [Case; 33] = [
     ("time and memory", "drain: 10s", "drain: 30s", "needs 35s"),
     ("time and memory", "sleep: { seconds: 5 }", "sleep: { seconds: 20 }", "needs 30s"),
     ("time and memory", "keys_max: 250000", "keys_max: 1000000", "1000000 keys need"),
-    ("time and memory", "limits: { memory: 64Mi }", "limits: { memory: 32Mi }", "250000 keys need"),
+    ("time and memory", "limits: { memory: 128Mi }", "limits: { memory: 64Mi }", "250000 keys need"),
 ];
 
 /// Two lines, for a store that does not come along.

@@ -9,8 +9,8 @@ use tidegate::config::Address;
 use super::pods::quantity;
 use crate::k8s::objects::{Objects, Pod, list, named, number, text};
 
-/// Of a key, with room for what the sync keeps of it: benches/README.md has 52 bytes, measured, without that.
-const BYTES_PER_KEY: u64 = 100;
+/// Of a key, with what the sync keeps of it while it is told: docs/operations.md has what was seen.
+const BYTES_PER_KEY: u64 = 400;
 /// Of all the rest.
 const BYTES_BESIDE: u64 = 32 << 20;
 
