@@ -15,6 +15,7 @@ mod cli;
 mod client;
 mod config;
 mod envoy;
+mod explain;
 mod forward;
 mod grpc;
 mod grpc_services;
