@@ -29,7 +29,8 @@ fields! {
         /// these two. `[]`: none. A denial's `Retry-After` comes with any.
         headers: List<String> = Is("[draft-11, legacy]"),
         /// What `/admin/v1/top`, its page and `tidegate top` call denied keys. `plain`: by the values that clients
-        /// sent. `hashed`: by a hash; the values are not kept. Give `store.hash_key_file` then, or a value can be found by guessing.
+        /// sent. `hashed`: by a hash; the values are not kept. Give `store.hash_key_file` then, or a value can be found
+        /// by guessing.
         keys: Text = Is("plain"),
         /// What to log.
         log: Field<RawLog> = Nothing,

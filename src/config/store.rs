@@ -106,7 +106,7 @@ fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
         }
         Some(("unix", path)) if path.starts_with('/') => None,
         Some(("unix", _)) => Some("must name an absolute path: unix:///run/redis.sock"),
-        Some(_) | None => Some("must start with redis://, rediss:// or unix://"),
+        Some(_) | None => Some("must be a URL that starts with redis://, rediss:// or unix://"),
     };
     if let Some(fault) = fault {
         check.fault(&word.spot, fault);

@@ -215,7 +215,7 @@ fn a_bad_variable_is_a_fault_at_its_name() {
     let faults = check_text("test.yaml", "rules: []", &variables).expect_err("three faults");
     assert_eq!(
         faults.to_string(),
-        "REDIS_URL: store.url: must start with redis://, rediss:// or unix://\n\
+        "REDIS_URL: store.url: must be a URL that starts with redis://, rediss:// or unix://\n\
          TIDEGATE_LISTEN_ADMIN: listen.admin: 0.0.0.0:1 is open to other hosts: give listen.token_file, or listen on \
          loopback\n\
          TIDEGATE_LOG_LEVEL: log.level: must be one of trace, debug, info, warn, error, off, not \"loud\""
