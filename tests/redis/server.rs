@@ -101,6 +101,16 @@ impl Plan {
         self
     }
 
+    /// Speaks TLS and nothing else, with a certificate, its key and who signed both sides'. Whether clients have to show
+    /// one, too, is `yes` or `no`.
+    pub fn tls(self, [certificate, key, authority]: [&str; 3], clients: &str) -> Self {
+        let port = self.port.to_string();
+        self.arguments(&["--port", "0", "--tls-port", &port])
+            .arguments(&["--tls-cert-file", certificate, "--tls-key-file", key])
+            .arguments(&["--tls-ca-cert-file", authority])
+            .arguments(&["--tls-auth-clients", clients])
+    }
+
     /// Further arguments of `redis-cli`.
     pub fn client(mut self, arguments: &[&str]) -> Self {
         self.client

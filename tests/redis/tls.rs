@@ -36,20 +36,11 @@ impl Tls {
         fs::write(folder.join("users.acl"), users).expect("a file");
         fs::write(folder.join("password"), PASSWORD).expect("a file");
         let path = |name: &str| folder.join(name).display().to_string();
-        let port = plan.port().to_string();
         let (ca, cert, key) = (path("ca.crt"), path("server.crt"), path("server.key"));
         let client = (path("client.crt"), path("client.key"));
         let server = plan
-            .arguments(&[
-                "--port",
-                "0",
-                "--tls-port",
-                &port,
-                "--tls-auth-clients",
-                "yes",
-            ])
-            .arguments(&["--tls-ca-cert-file", &ca, "--tls-cert-file", &cert])
-            .arguments(&["--tls-key-file", &key, "--aclfile", &path("users.acl")])
+            .tls([&cert, &key, &ca], "yes")
+            .arguments(&["--aclfile", &path("users.acl")])
             .client(&[
                 "--tls", "--cacert", &ca, "--cert", &client.0, "--key", &client.1,
             ])

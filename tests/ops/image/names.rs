@@ -142,20 +142,10 @@ fn the_images_list_of_authorities_is_used() {
         -keyout server.key -out server.crt"
     ));
     let path = |name: &str| plan.folder().join(name).display().to_string();
-    let (port, ca) = (plan.port().to_string(), path("ca.crt"));
-    let (certificate, key) = (path("server.crt"), path("server.key"));
+    let [certificate, key, ca] = ["server.crt", "server.key", "ca.crt"].map(path);
     let list = format!("--volume={ca}:/etc/ssl/certs/ca-certificates.crt:ro");
     let redis = plan
-        .arguments(&[
-            "--port",
-            "0",
-            "--tls-port",
-            &port,
-            "--tls-auth-clients",
-            "no",
-        ])
-        .arguments(&["--tls-cert-file", &certificate, "--tls-key-file", &key])
-        .arguments(&["--tls-ca-cert-file", &ca])
+        .tls([&certificate, &key, &ca], "no")
         .client(&["--tls", "--sni", NAME, "--cacert", &ca])
         .start();
     let url = format!("rediss://{NAME}:{}", redis.port());

@@ -156,26 +156,8 @@ fn production_speaks_tls_and_only_watches() {
         .write("store/hash-key", "0123456789abcdef0123456789abcdef\n");
     let at = |name: &str| folder.join(name).display().to_string();
     let _server = plan
-        .arguments(&[
-            "--port",
-            "0",
-            "--tls-port",
-            &port,
-            "--tls-auth-clients",
-            "no",
-        ])
-        .arguments(&[
-            "--tls-cert-file",
-            &at("cert.pem"),
-            "--tls-key-file",
-            &at("key.pem"),
-        ])
-        .arguments(&[
-            "--tls-ca-cert-file",
-            &at("cert.pem"),
-            "--aclfile",
-            &at("users.acl"),
-        ])
+        .tls([&at("cert.pem"), &at("key.pem"), &at("cert.pem")], "no")
+        .arguments(&["--aclfile", &at("users.acl")])
         .client(&["--tls", "--cacert", &at("cert.pem")])
         .start();
     let url = format!("rediss://tidegate@127.0.0.1:{port}");
