@@ -31,7 +31,7 @@ image-binary: ## the static binary that the image's test puts in the image
 image: ## the image, as a release; needs a registry for its base
 	buildah build --format docker --tag tidegate:0.1.0 .
 
-loom: ## every interleaving of the bucket table's models
+loom: ## every interleaving of the models of the bucket table and the queue
 	$(STATIC) cargo test $(QUICK) -p loom-models
 
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7

@@ -282,10 +282,7 @@ impl Tide {
     }
 
     fn full(&self, name: &str, moment: Moment) -> bool {
-        let entries = [Entry {
-            key: "client",
-            value: name,
-        }];
+        let entries = [Entry::new("client", name)];
         let descriptors = [Descriptor::of(&entries)];
         let check = Check {
             domain: "bench",

@@ -1,13 +1,15 @@
 //! The only reader of time.
 //!
 //! Every clock of a process shares one time line: nanoseconds that never go back for a thread, even where the
-//! processor's counter does when the thread moves to another core. The calendar is kept as a distance to that line and
-//! put right from time to time by [`Clock::align`], so that windows stay aligned while the line runs on evenly.
+//! processor's counter does when the thread moves to another core. How fast that counter runs is measured at the start,
+//! and not exactly: 100 millionths and more are seen. So [`Clock::align`] puts the line right from time to time by the
+//! system's clock, which is the one that clients wait by. The calendar is kept as a distance to the line and put right
+//! alike, so that windows stay aligned.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::pure::{Moment, Nanos, Span};
 
@@ -24,6 +26,10 @@ thread_local! {
 struct Line {
     counter: quanta::Clock,
     start: u64,
+    /// When it started, by the system's clock.
+    started: Instant,
+    /// What the counter has lost of the system's clock since the start, in nanoseconds.
+    lost: AtomicI64,
     /// The Unix time of the line's zero, in nanoseconds.
     epoch: AtomicU64,
 }
@@ -36,13 +42,7 @@ impl Clock {
     /// The clock of this process.
     pub fn get() -> Self {
         Self(LINE.get_or_init(|| {
-            let counter = quanta::Clock::new();
-            let start = counter.raw();
-            let line = Line {
-                counter,
-                start,
-                epoch: AtomicU64::new(0),
-            };
+            let line = Line::of(quanta::Clock::new());
             line.align();
             line
         }))
@@ -71,15 +71,32 @@ impl Clock {
         UNIX_EPOCH + Duration::from_nanos(self.moment().unix.get())
     }
 
-    /// Puts the calendar right: the system's may have been set, and the two drift.
+    /// Puts the line and the calendar right: they drift from the system's clock, and the calendar may have been set.
     pub fn align(self) {
         self.0.align();
     }
 }
 
 impl Line {
+    #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+    fn of(counter: quanta::Clock) -> Self {
+        Self {
+            start: counter.raw(),
+            counter,
+            started: Instant::now(),
+            lost: AtomicI64::new(0),
+            epoch: AtomicU64::new(0),
+        }
+    }
+
+    fn passed(&self) -> u64 {
+        self.counter.delta_as_nanos(self.start, self.counter.raw())
+    }
+
     fn now(&self) -> Nanos {
-        let passed = self.counter.delta_as_nanos(self.start, self.counter.raw());
+        // Ordering: Relaxed. One word, and any recent value will do.
+        let lost = self.lost.load(Ordering::Relaxed);
+        let passed = self.passed().saturating_add_signed(lost);
         LATEST.with(|latest| {
             let now = latest.get().max(FIRST.get().saturating_add(passed));
             latest.set(now);
@@ -87,8 +104,17 @@ impl Line {
         })
     }
 
+    /// Brings the line to where the system's clock is, which has run for `elapsed`.
+    fn follow(&self, elapsed: Duration) {
+        let elapsed = i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX);
+        let passed = i64::try_from(self.passed()).unwrap_or(i64::MAX);
+        self.lost
+            .store(elapsed.saturating_sub(passed), Ordering::Relaxed);
+    }
+
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn align(&self) {
+        self.follow(self.started.elapsed());
         let unix = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -101,6 +127,22 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The counter runs too slow and too fast; clients wait by the system's clock.
+    #[test]
+    fn the_line_follows_the_systems_clock() {
+        for (counted_ms, passed_ms) in [(9_990, 10_000), (10_010, 10_000)] {
+            let (counter, mock) = quanta::Clock::mock();
+            let line = Line::of(counter);
+            mock.increment(Duration::from_millis(counted_ms));
+            line.follow(Duration::from_millis(passed_ms));
+            mock.increment(Duration::from_secs(1));
+            let expected = FIRST.get() + (passed_ms + 1_000) * 1_000_000;
+            // On a thread of its own, which has not seen another line.
+            let now = std::thread::spawn(move || line.now().get()).join().unwrap();
+            assert_eq!(now, expected, "{counted_ms} ms counted of {passed_ms}");
+        }
+    }
 
     #[test]
     fn time_does_not_go_back() {

@@ -4,6 +4,7 @@
 //! write in place or rename, a ConfigMap's `..data` swap), and a poll compares what the files hold. A bad file changes
 //! nothing: the running rules stay, the faults are logged, counted and shown.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -24,6 +25,10 @@ const POLL_EVERY: Duration = Duration::from_secs(2);
 const SETTLE: Duration = Duration::from_millis(100);
 /// After so long a file that never rests is read anyway.
 const SETTLE_ROUNDS_MAX: usize = 20;
+
+/// What is shown when a fault of ours ended an attempt.
+const PANICKED: &str =
+    "tidegate failed by a fault of its own while it read the configuration; the log tells where";
 
 /// Why to look at the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,11 +88,20 @@ impl Reloader {
         let told = wake.clone();
         let thread = std::thread::Builder::new()
             .name("reload".to_owned())
-            .spawn(move || self.run(&woken, &told))?;
+            .spawn(move || self.run_on(&woken, &told))?;
         Ok(Handle { wake, thread })
     }
 
-    fn run(self, woken: &Receiver<Wake>, told: &Sender<Wake>) {
+    /// Runs until it is told to stop. A fault of ours ends one attempt, which counts as refused, and not the reloads.
+    fn run_on(&self, woken: &Receiver<Wake>, told: &Sender<Wake>) {
+        while panic::catch_unwind(AssertUnwindSafe(|| self.run(woken, told))).is_err() {
+            self.telemetry.restarted("reload");
+            self.telemetry.refused();
+            self.status.configuration().faults = vec![PANICKED.to_owned()];
+        }
+    }
+
+    fn run(&self, woken: &Receiver<Wake>, told: &Sender<Wake>) {
         let mut sources = self.started_with.sources.clone();
         let mut seen = self.started_with.hash;
         let mut watch = Watch::of(&sources, told);

@@ -48,12 +48,7 @@ fn check(algorithm: Algorithm, keys: &[&str], peek: bool, allowed: bool) {
     let engine = engine(algorithm);
     let entries: Vec<[Entry<'_>; 1]> = keys
         .iter()
-        .map(|key| {
-            [Entry {
-                key,
-                value: "2001:db8:1:2:3:4:5:6",
-            }]
-        })
+        .map(|key| [Entry::new(*key, "2001:db8:1:2:3:4:5:6")])
         .collect();
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()

@@ -111,8 +111,8 @@ fn call(key: usize) -> Vec<u8> {
         domain: "bench".to_owned(),
         descriptors: vec![RateLimitDescriptor {
             entries: vec![Entry {
-                key: "client".to_owned(),
-                value: format!("client-{key:017}"),
+                key: "client".into(),
+                value: format!("client-{key:017}").into(),
             }],
             ..RateLimitDescriptor::default()
         }],

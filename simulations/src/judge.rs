@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use tidegate::engine::{Engine, FleetKey, Hit, Setup};
-use tidegate::pure::{Check, Limit, Moment, Nanos, Rules, Span};
+use tidegate::pure::{Cells, Check, Descriptor, Limit, Moment, Nanos, Rules, Span};
 
 use crate::scenario::{Scenario, What};
 use crate::world::EPOCH;
@@ -20,6 +20,8 @@ const GAP: u64 = 5_000_000;
 const GAP_PER_POD: u64 = 20_000;
 /// The exact limiter's own keys.
 const KEYS_MAX: usize = 1 << 16;
+/// Of a key of which fewer cells would have been admitted, the ratio says nothing.
+const KEY_CELLS_MIN: u64 = 10;
 
 /// What came of the checks between two points in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -34,6 +36,8 @@ pub struct Tally {
     /// Of the worst key.
     pub overshoot_cells: f64,
     pub overshoot_percent: f64,
+    /// Admitted against exact, of the key that is furthest off; only where it is asked for.
+    pub worst_key_ratio: f64,
 }
 
 /// What came of the checks in one point of a plot, in cells.
@@ -67,6 +71,8 @@ pub struct Judge<'a> {
     seen: HashMap<u128, Seen>,
     /// Of the whole run, then of each expectation.
     pub tallies: Vec<Tally>,
+    /// Of each expectation: cells of each key that were admitted, and that the exact limiter would have admitted.
+    by_key: Vec<HashMap<u128, (u64, u64)>>,
     pub bins: Vec<Bin>,
     /// How long telling takes.
     telling: u64,
@@ -95,14 +101,47 @@ impl<'a> Judge<'a> {
             reloads,
             seen: HashMap::new(),
             tallies: vec![Tally::default(); scenario.expect.len() + 1],
+            by_key: vec![HashMap::new(); scenario.expect.len()],
             bins: vec![Bin::default(); BINS],
             telling: COLLECTING + trip as u64 + GAP.max(GAP_PER_POD * scenario.pods as u64),
             violation: None,
         }
     }
 
-    /// A check that came at `at` was decided.
-    pub fn decided(&mut self, at: u64, check: &Check<'_>, allowed: bool) {
+    /// Cells of a check were given back at `at`: to the policy if it had passed there, and to the exact limiter if it had
+    /// passed there.
+    pub fn refunded(&mut self, at: u64, check: &Check<'_>, (allowed, exact): (bool, bool)) {
+        let moment = Moment {
+            now: Nanos::new(EPOCH + at),
+            unix: Span::nanos(EPOCH + at),
+        };
+        if exact {
+            drop(self.exact.check(check, moment));
+        }
+        if !allowed {
+            return;
+        }
+        let refund = check.descriptors.iter().map(|one| Descriptor {
+            refund: false,
+            ..*one
+        });
+        let descriptors: Vec<Descriptor<'_>> = refund.collect();
+        let look = Check {
+            descriptors: &descriptors,
+            cost: Cells::ZERO,
+            peek: true,
+            ..*check
+        };
+        let answer = self.exact.check(&look, moment);
+        for hit in answer.hits() {
+            if let (Some(limit), Some(seen)) = (answer.limit(hit), self.seen.get_mut(&hit.name)) {
+                seen.refunded(at, check.cost.get(), limit);
+            }
+        }
+    }
+
+    /// A check that came at `at` was decided. Answers what the exact limiter says to it.
+    pub fn decided(&mut self, at: u64, check: &Check<'_>, allowed: bool) -> bool {
         while let Some((_, rules)) = self.reloads.pop_if(|(from, _)| *from <= at) {
             self.exact.reload(rules.clone());
         }
@@ -120,6 +159,15 @@ impl<'a> Judge<'a> {
         };
         let hits: Vec<(u128, Limit, bool)> = answer.hits().iter().filter_map(judged).collect();
         drop(answer);
+        for (by_key, expect) in self.by_key.iter_mut().zip(&self.scenario.expect) {
+            if expect.is_by_key() && expect.is_about(at, check) {
+                for (name, ..) in &hits {
+                    let cells = by_key.entry(*name).or_default();
+                    cells.0 += if allowed { cost } else { 0 };
+                    cells.1 += if exact { cost } else { 0 };
+                }
+            }
+        }
         for (name, limit, is_windowed) in hits {
             let seen = self.seen.entry(name).or_default();
             seen.asked(at, cost, self.telling);
@@ -145,14 +193,22 @@ impl<'a> Judge<'a> {
                 }
             }
         }
-        self.count(at, cost, (allowed, exact), over);
+        self.count(at, check, (allowed, exact), over);
+        exact
     }
 
-    fn count(&mut self, at: u64, cost: u64, (allowed, exact): (bool, bool), over: (f64, f64)) {
+    fn count(
+        &mut self,
+        at: u64,
+        check: &Check<'_>,
+        (allowed, exact): (bool, bool),
+        over: (f64, f64),
+    ) {
+        let cost = check.cost.get();
         let expects = self.scenario.expect.iter();
-        let spans = std::iter::once((0, u64::MAX)).chain(expects.map(|one| (one.from, one.to)));
-        for (tally, (from, to)) in self.tallies.iter_mut().zip(spans) {
-            if (from..to).contains(&at) {
+        let counted = std::iter::once(true).chain(expects.map(|one| one.is_about(at, check)));
+        for (tally, counted) in self.tallies.iter_mut().zip(counted) {
+            if counted {
                 tally.checks += 1;
                 tally.asked += cost;
                 tally.admitted += if allowed { cost } else { 0 };
@@ -172,6 +228,11 @@ impl<'a> Judge<'a> {
 
     /// What was found to be wrong.
     pub fn end(&mut self) -> Option<String> {
+        for (tally, by_key) in self.tallies[1..].iter_mut().zip(&self.by_key) {
+            let known = by_key.values().filter(|(_, exact)| *exact >= KEY_CELLS_MIN);
+            let ratios = known.map(|(admitted, exact)| *admitted as f64 / *exact as f64);
+            tally.worst_key_ratio = ratios.fold(0.0, f64::max);
+        }
         self.violation.take()
     }
 }
@@ -202,6 +263,15 @@ impl Seen {
         self.tat = self.tat.max(at) + interval.saturating_mul(cost);
         let over = (self.tat - at).saturating_sub(capacity);
         over as f64 / interval.max(1) as f64
+    }
+
+    /// Cells were given back: as many as are still used.
+    fn refunded(&mut self, at: u64, cost: u64, limit: &Limit) {
+        let price = limit.interval().get().saturating_mul(cost);
+        self.tat = self.tat.saturating_sub(price).max(at);
+        if self.window.0 == (EPOCH + at) / limit.window().get().max(1) {
+            self.window.1 = self.window.1.saturating_sub(cost);
+        }
     }
 
     /// The cells by which this window is above `limit`.

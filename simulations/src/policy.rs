@@ -12,6 +12,15 @@ pub trait Policy {
     /// Decides a check that arrives now. `None` if there is nobody to ask.
     fn check(&mut self, arrival: &Arrival, check: &Check<'_>) -> Option<bool>;
 
+    /// Who was asked last: whom to give cells back to.
+    fn asked(&self) -> usize {
+        0
+    }
+
+    /// Takes back the cells of a check that passed, from whoever it was `asked` of. `check` is the refund of it. One that
+    /// knows no refunds keeps them.
+    fn refund(&mut self, _asked: usize, _arrival: &Arrival, _check: &Check<'_>) {}
+
     /// What it has cost so far.
     fn cost(&self) -> Cost;
 

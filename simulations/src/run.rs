@@ -1,16 +1,21 @@
 //! One run: a scenario, a policy and a seed. And many of them, side by side.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::baselines::{self, Baseline};
+use crate::dice::Dice;
 use crate::judge::{Bin, Judge, Tally};
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;
 use crate::store::Without;
-use crate::workload::Workload;
+use crate::workload::{Arrival, Workload};
 use crate::world::World;
+
+/// The stream of random numbers that says what is given back.
+const REFUNDS: u64 = 0x4ef0;
 
 /// Who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +85,20 @@ fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> Outc
 fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
     let mut judge = Judge::new(scenario);
     let mut meter = Meter::new(scenario);
+    let mut refunds = Refunds::new(scenario, seed);
     for arrival in Workload::new(scenario, seed) {
+        refunds.give_back_until(arrival.at, &mut policy, (&mut judge, &mut meter));
         meter.read_until(arrival.at, &mut policy);
         policy.run_until(arrival.at);
-        scenario.load[arrival.load].ask(arrival.key, arrival.cost, |check| {
+        let load = &scenario.load[arrival.load];
+        load.ask(arrival.key, arrival.cost, |check| {
             if let Some(allowed) = policy.check(&arrival, check) {
-                judge.decided(arrival.at, check, allowed);
+                let exact = judge.decided(arrival.at, check, allowed);
+                refunds.draw(&arrival, policy.asked(), (allowed, exact));
             }
         });
     }
+    refunds.give_back_until(scenario.lasts, &mut policy, (&mut judge, &mut meter));
     meter.read_until(scenario.ends(), &mut policy);
     policy.run_until(scenario.ends());
     let costs = meter.end(&policy);
@@ -106,6 +116,78 @@ fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
             .collect(),
         bins: judge.bins,
         violations,
+    }
+}
+
+/// Cells that clients will give back, the same for every policy as far as it let them pass.
+struct Refunds<'a> {
+    scenario: &'a Scenario,
+    dice: Dice,
+    /// By when, and in the order in which they were used.
+    planned: BTreeMap<(u64, u64), Used>,
+    count: u64,
+}
+
+/// A check whose cells are to be given back.
+struct Used {
+    arrival: Arrival,
+    /// Of whom it was asked.
+    asked: usize,
+    /// Whether the policy and the exact limiter let it pass.
+    passed: (bool, bool),
+}
+
+impl<'a> Refunds<'a> {
+    fn new(scenario: &'a Scenario, seed: u64) -> Self {
+        Self {
+            scenario,
+            dice: Dice::new(seed, REFUNDS),
+            planned: BTreeMap::new(),
+            count: 0,
+        }
+    }
+
+    /// Draws whether a check's cells are given back, and when.
+    fn draw(&mut self, arrival: &Arrival, asked: usize, passed: (bool, bool)) {
+        let Some(refunds) = self.scenario.load[arrival.load].refunds else {
+            return;
+        };
+        let (drawn, after) = (
+            self.dice.chance(refunds.part),
+            self.dice.around(refunds.after.nanos() as f64),
+        );
+        if drawn && passed != (false, false) {
+            self.count += 1;
+            let used = Used {
+                arrival: *arrival,
+                asked,
+                passed,
+            };
+            self.planned.insert((arrival.at + after, self.count), used);
+        }
+    }
+
+    fn give_back_until<P: Policy>(
+        &mut self,
+        end: u64,
+        policy: &mut P,
+        (judge, meter): (&mut Judge<'_>, &mut Meter),
+    ) {
+        while let Some(next) = self.planned.first_entry()
+            && next.key().0 <= end
+        {
+            let ((at, _), used) = next.remove_entry();
+            meter.read_until(at, policy);
+            policy.run_until(at);
+            let arrival = Arrival { at, ..used.arrival };
+            let load = &self.scenario.load[arrival.load];
+            load.refund(arrival.key, arrival.cost, |check| {
+                if used.passed.0 {
+                    policy.refund(used.asked, &arrival, check);
+                }
+                judge.refunded(at, check, used.passed);
+            });
+        }
     }
 }
 

@@ -145,6 +145,7 @@ pub fn value(phase: &Phase, figure: Figure) -> f64 {
         Figure::OvershootCells => tally.overshoot_cells,
         Figure::AdmittedRatio if tally.exact == 0 && tally.admitted == 0 => 1.0,
         Figure::AdmittedRatio => tally.admitted as f64 / (tally.exact.max(1) as f64),
+        Figure::WorstKeyRatio => tally.worst_key_ratio,
         Figure::AdmittedRate => tally.admitted as f64 / phase.seconds,
         Figure::FalseDenialsPercent => of(tally.denied_wrongly, tally.checks) * 100.0,
         Figure::UpdatesPerSecond => cost.updates as f64 / phase.seconds,

@@ -28,6 +28,9 @@ use crate::pure::{Limit, Rule};
 use crate::telemetry::Telemetry;
 use crate::wire::{Reply, is_secret, json, method_refusal, refusal};
 
+/// The scheme before a token.
+const BEARER: &[u8] = b"Bearer ";
+
 /// The pages, each with the method it is asked with.
 const PAGES: [(&str, &str); 6] = [
     ("/", "GET"),
@@ -120,8 +123,10 @@ impl Api {
             return true;
         };
         let given = given
-            .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "))
-            .unwrap_or_default();
+            .and_then(|value| value.as_bytes().split_at_checked(BEARER.len()))
+            // As HTTP has it, a scheme is the same in any case.
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER))
+            .map_or(&b""[..], |(_, given)| given);
         is_secret(given, token.as_bytes())
     }
 

@@ -15,7 +15,7 @@ use crate::engine::errand::{Errand, Report, Undone};
 use crate::engine::{Answer, Hit};
 use crate::pure::sync::{StoreKey, Terms, Told};
 use crate::pure::{Cells, Check, Moment, Span};
-use crate::wire::decode::{self, Malformed};
+use crate::wire::decode::{self, Refused};
 use crate::wire::{Reply, json, refusal};
 
 const FLEET_ERROR: &str = "the store did not answer";
@@ -40,7 +40,7 @@ impl Api {
         });
         let (domain, mut rows) = match looked {
             Ok(looked) => looked,
-            Err(malformed) => return malformed_reply(&malformed),
+            Err(refused) => return refused_reply(&refused),
         };
         let errand = |(key, terms)| {
             let (report, answered) = reported();
@@ -73,7 +73,7 @@ impl Api {
         });
         let (domain, rows) = match looked {
             Ok((domain, rows)) => (domain, rows.into_iter().flatten().collect::<Vec<_>>()),
-            Err(malformed) => return malformed_reply(&malformed),
+            Err(refused) => return refused_reply(&refused),
         };
         if rows.is_empty() {
             let what = "no rule with a limit matches: nothing is counted for this descriptor";
@@ -107,7 +107,7 @@ impl Api {
         &self,
         query: &str,
         of: impl Fn(&Answer, &Hit, Moment) -> T,
-    ) -> Result<(String, Vec<T>), Malformed> {
+    ) -> Result<(String, Vec<T>), Refused> {
         decode::from_query(query)?.check(self.key_bytes_max, |check| {
             let moment = Clock::get().moment();
             let peek = Check {
@@ -149,8 +149,9 @@ fn reported<T: Send + 'static>() -> (Report<T>, Answered<T>) {
     (Box::new(move |end| tell.send(end).is_ok()), hear)
 }
 
-fn malformed_reply(Malformed(what): &Malformed) -> Reply {
-    refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
+fn refused_reply(refused: &Refused) -> Reply {
+    let what = refused.to_string();
+    refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
 }
 
 fn name(hit: &Hit) -> String {

@@ -210,10 +210,7 @@ mod tests {
     /// One check, and now and then a reset. The cells that were admitted.
     fn use_some(engine: &Engine, nth: u64, moment: Moment) -> u64 {
         let client = (nth * 37 % KEYS).to_string();
-        let entries = [Entry {
-            key: "client",
-            value: &client,
-        }];
+        let entries = [Entry::new("client", &client)];
         let descriptor = Descriptor::of(&entries);
         let cost = 1 + nth % 7;
         let answer = engine.check(

@@ -7,7 +7,7 @@ use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::client::{Answer, Question};
-use super::{Pair, say, with_causes};
+use super::{Pair, complain, say, with_causes};
 use crate::config::Address;
 
 const DENIED: u8 = 1;
@@ -45,7 +45,11 @@ impl Check {
         match self.question().ask(&self.to) {
             Ok(answer) => self.tell(&answer),
             Err(error) => {
-                eprintln!("tidegate: ask {}: {}", self.to, with_causes(&*error));
+                complain(format_args!(
+                    "tidegate: ask {}: {}",
+                    self.to,
+                    with_causes(&*error)
+                ));
                 ExitCode::from(COULD_NOT_ASK)
             }
         }
@@ -81,7 +85,10 @@ impl Check {
             StatusCode::TOO_MANY_REQUESTS => ExitCode::from(DENIED),
             _ => {
                 let message = answer["error"]["message"].as_str().unwrap_or("no message");
-                eprintln!("tidegate: {} answered {status}: {message}", self.to);
+                complain(format_args!(
+                    "tidegate: {} answered {status}: {message}",
+                    self.to
+                ));
                 return ExitCode::from(COULD_NOT_ASK);
             }
         };

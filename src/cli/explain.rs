@@ -31,7 +31,7 @@ pub struct Explain {
 impl Explain {
     /// Prints what would happen.
     pub fn run(&self) -> ExitCode {
-        let Some(config) = loaded(&self.config, &(Box::new(variable) as _)) else {
+        let Some(config) = loaded(&self.config, &variable) else {
             return ExitCode::from(BAD_CONFIGURATION);
         };
         let Some(matching) = config.rules.matching(&self.domain) else {
@@ -53,10 +53,7 @@ impl Explain {
         let entries: Vec<Entry<'_>> = self
             .entries
             .iter()
-            .map(|pair| Entry {
-                key: &pair.key,
-                value: &pair.value,
-            })
+            .map(|pair| Entry::new(&pair.key, &pair.value))
             .collect();
         let descriptors = [Descriptor::of(&entries)];
         let check = Check {
@@ -119,7 +116,7 @@ fn explain(rule: &Rule, key: &str) {
         ),
         (
             rule.spec.count_rejected,
-            "count_rejected: denied checks are counted too",
+            "count_rejected: what it denies is charged all the same",
         ),
     ] {
         if holds {

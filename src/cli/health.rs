@@ -6,7 +6,7 @@ use clap::Args;
 use hyper::StatusCode;
 
 use super::client::{Answer, Question};
-use super::{printable, say, with_causes};
+use super::{complain, printable, say, with_causes};
 use crate::config::Address;
 
 const NOT_READY: u8 = 1;
@@ -38,7 +38,11 @@ impl Health {
         match Question::get(path).ask(&self.to) {
             Ok(answer) => self.tell(&answer),
             Err(error) => {
-                eprintln!("tidegate: ask {}: {}", self.to, with_causes(&*error));
+                complain(format_args!(
+                    "tidegate: ask {}: {}",
+                    self.to,
+                    with_causes(&*error)
+                ));
                 ExitCode::from(COULD_NOT_ASK)
             }
         }
@@ -49,7 +53,7 @@ impl Health {
             StatusCode::OK => ExitCode::SUCCESS,
             StatusCode::SERVICE_UNAVAILABLE => ExitCode::from(NOT_READY),
             status => {
-                eprintln!("tidegate: {} answered {status}", self.to);
+                complain(format_args!("tidegate: {} answered {status}", self.to));
                 return ExitCode::from(COULD_NOT_ASK);
             }
         };

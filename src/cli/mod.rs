@@ -2,10 +2,6 @@
 //!
 //! Exit status: 0 stopped on request, allowed, sound or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
 //! command line; 78 bad configuration.
-#![expect(
-    clippy::print_stderr,
-    reason = "a command tells its faults on standard error"
-)]
 
 mod ask;
 mod client;
@@ -14,18 +10,27 @@ mod health;
 mod top;
 mod view;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::OsString;
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use tracing::error;
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{self, Config, LogFormat, LogLevel};
+use crate::config::{self, Config, Environment, LogFormat, LogLevel};
 use crate::daemon;
 use crate::reload::Variables;
+use crate::telemetry::{self, LogQueue};
+
+/// How long the end waits for a log that is slow to be read.
+const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);
 
 const FAILED: u8 = 1;
 const BAD_COMMAND_LINE: u8 = 64;
@@ -166,10 +171,17 @@ pub fn main() -> ExitCode {
 
 fn run(options: &Run) -> ExitCode {
     let variables = options.variables();
-    let Some(config) = loaded(&options.config, &variables) else {
-        return ExitCode::from(BAD_CONFIGURATION);
+    let config = match loaded(&options.config, &*variables) {
+        Some(config) if startable(&options.config, &config) => config,
+        Some(_) | None => return ExitCode::from(BAD_CONFIGURATION),
     };
-    start_logging(&config);
+    let log = match start_logging(&config) {
+        Ok(log) => log,
+        Err(error) => {
+            complain(format_args!("tidegate: {}", with_causes(&error)));
+            return ExitCode::from(FAILED);
+        }
+    };
     let done = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -180,42 +192,38 @@ fn run(options: &Run) -> ExitCode {
             runtime.shutdown_background();
             done
         });
+    log.flush(LOG_FLUSH_MAX);
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tidegate: {}", with_causes(&error));
-            ExitCode::from(FAILED)
+            complain(format_args!("tidegate: {}", with_causes(&error)));
+            ExitCode::from(match error.is_of_configuration() {
+                true => BAD_CONFIGURATION,
+                false => FAILED,
+            })
         }
     }
 }
 
 /// The configuration, or its faults on standard error.
-fn loaded(path: &Path, variables: &Variables) -> Option<Config> {
-    config::load(path, &**variables)
-        .inspect_err(|faults| eprintln!("{faults}"))
+fn loaded(path: &Path, variables: &Environment<'_>) -> Option<Config> {
+    config::load(path, variables)
+        .inspect_err(|faults| complain(format_args!("{faults}")))
         .ok()
 }
 
-fn validate(files: &[PathBuf]) -> ExitCode {
-    let mut sound = true;
-    for file in files {
-        match config::load(file, &variable) {
-            Ok(config) => {
-                for warning in &config.warnings {
-                    eprintln!("warning: {warning}");
-                }
-                say(format_args!(
-                    "{}: ok, {} rules",
-                    file.display(),
-                    config.rules.all().len()
-                ));
-            }
-            Err(faults) => {
-                sound = false;
-                eprintln!("{faults}");
-            }
-        }
+/// Whether a sidecar can start with the files that a sound configuration names. What is wrong goes to standard error.
+fn startable(path: &Path, config: &Config) -> bool {
+    let faults = daemon::faults(config);
+    for fault in &faults {
+        complain(format_args!("{}: {}", path.display(), with_causes(fault)));
     }
+    faults.is_empty()
+}
+
+fn validate(files: &[PathBuf]) -> ExitCode {
+    // Every file is looked at, whatever the one before it holds.
+    let sound = files.iter().filter(|file| is_sound(file)).count() == files.len();
     if sound {
         ExitCode::SUCCESS
     } else {
@@ -223,7 +231,34 @@ fn validate(files: &[PathBuf]) -> ExitCode {
     }
 }
 
-fn start_logging(config: &Config) {
+/// Whether a sidecar could start with this file. Secrets that are not here may be where it runs: that is a warning.
+fn is_sound(file: &Path) -> bool {
+    let Some(config) = loaded(file, &variable) else {
+        return false;
+    };
+    let (absent, faults): (Vec<_>, Vec<_>) = daemon::faults(&config)
+        .into_iter()
+        .partition(daemon::DaemonError::is_of_absent_file);
+    for fault in &faults {
+        complain(format_args!("{}: {}", file.display(), with_causes(fault)));
+    }
+    if !faults.is_empty() {
+        return false;
+    }
+    for absent in &absent {
+        let (file, text) = (file.display(), with_causes(absent));
+        complain(format_args!("warning: {file}: {text}: run would end here"));
+    }
+    for warning in &config.warnings {
+        complain(format_args!("warning: {warning}"));
+    }
+    let rules = config.rules.all().len();
+    say(format_args!("{}: ok, {rules} rules", file.display()));
+    true
+}
+
+/// Logs as the configuration says, panics included: what a task of ours dies of is worth more than where it writes.
+fn start_logging(config: &Config) -> io::Result<LogQueue> {
     let level = match config.log.level {
         LogLevel::Trace => LevelFilter::TRACE,
         LogLevel::Debug => LevelFilter::DEBUG,
@@ -232,7 +267,10 @@ fn start_logging(config: &Config) {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Off => LevelFilter::OFF,
     };
+    let queue = LogQueue::to_stdout()?;
+    let lines = queue.clone();
     let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || lines.clone())
         .with_max_level(level)
         .with_target(false);
     match config.log.format {
@@ -242,12 +280,29 @@ fn start_logging(config: &Config) {
         }
         LogFormat::Json => subscriber.json().flatten_event(true).init(),
     }
+    std::panic::set_hook(Box::new(log_panic));
+    Ok(queue)
+}
+
+/// Counts and logs a panic. The hook of the standard library would wait for whoever reads standard error.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    telemetry::panicked();
+    let trace = Backtrace::capture();
+    let trace = matches!(trace.status(), BacktraceStatus::Captured).then(|| trace.to_string());
+    let (thread, fault) = (thread::current(), panic.to_string().replace('\n', " "));
+    let thread = thread.name().unwrap_or_default();
+    error!(fault, thread, trace, "a task panicked");
 }
 
 /// Says something on standard output. That nobody reads it, or that there is no room for it, changes nothing: what a
 /// command found is its exit status.
 fn say(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{text}");
+}
+
+/// Says something on standard error, as [`say`] does on standard output.
+fn complain(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// `text` without anything that a terminal would act on, or that would change the direction of what follows.

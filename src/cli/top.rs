@@ -14,7 +14,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::client::{Fault, Question};
 use super::view::{Line, Reading, Size, Tone, view};
-use super::{printable, with_causes};
+use super::{complain, printable, with_causes};
 use crate::config::Address;
 
 const COULD_NOT_ASK: u8 = 2;
@@ -74,7 +74,11 @@ impl Top {
         match looked {
             Ok(()) => ExitCode::SUCCESS,
             Err(fault) => {
-                eprintln!("tidegate: ask {}: {}", self.to, with_causes(&*fault));
+                complain(format_args!(
+                    "tidegate: ask {}: {}",
+                    self.to,
+                    with_causes(&*fault)
+                ));
                 ExitCode::from(COULD_NOT_ASK)
             }
         }

@@ -24,6 +24,8 @@ fields! {
         bounds: Field<RawBounds> = Nothing,
         /// Which entries hold IP addresses.
         addresses: Field<RawAddresses> = Nothing,
+        /// Which entries hold paths of URLs.
+        paths: Field<RawPaths> = Nothing,
         /// Which headers a check's answer has. `draft-11`: `RateLimit` and `RateLimit-Policy`. `legacy`:
         /// `X-RateLimit-*`, Reset in seconds from now. `legacy-epoch`: the same with Reset as a Unix time; only one of
         /// these two. `[]`: none. A denial's `Retry-After` comes with any.
@@ -38,8 +40,9 @@ fields! {
         drain: Text = Is("10s"),
         /// Domains: each is what a rules file of envoyproxy/ratelimit holds.
         rules: List<RawDomain> = Nothing,
-        /// A folder, relative to this file's. Every `*.yaml` in it is one more domain; hidden files are left out. At
-        /// most 1000 files.
+        /// A folder, relative to this file's. Every file in it and in its folders is one more domain, whatever its name,
+        /// as in envoyproxy/ratelimit. Not read, each with a warning: what begins with a dot or ends in `~`, links to
+        /// folders. At most 1000 files and 100 folders.
         rules_dir: Text = Nothing,
         /// As in `rules[]`: with it the file is a domain itself.
         domain: Text = Nothing,
@@ -131,16 +134,19 @@ fields! {
     RawBounds in "bounds" {
         /// Keys held, of level rules, of windowed rules and of carried limits each.
         keys_max: Text = Is("1000000"),
-        /// Connections of all doors for checks together; one more is told so (HTTP: 503) and closed.
+        /// Connections of all doors for checks together; one more is told so (HTTP: 503) and closed. Fewer, with a
+        /// warning, where the system allows too few open files.
         connections_max: Text = Is("1024"),
-        /// Bytes of a domain, of an entry's key, of its value.
+        /// Bytes of a domain and of an entry's key. A value may be longer: all of it is matched and counted, and this
+        /// much of it is shown.
         key_bytes_max: Text = Is("1024"),
         /// Bytes of an HTTP body, of a gRPC message, of a whole RESP command.
         body_bytes_max: Text = Is("65536"),
     }
 
     /// Entries whose values are put in plain form before they are looked at. `::ffff:192.0.2.7` is `192.0.2.7`; an IPv6
-    /// address is cut to a prefix, because one client owns all of it.
+    /// address is cut to a prefix, because one client owns all of it; a port is left out. An IPv6 address in a rule is
+    /// cut alike, with a warning.
     RawAddresses in "addresses" {
         /// The keys of such entries.
         keys: List<String> = Is("[remote_address]"),
@@ -148,6 +154,18 @@ fields! {
         ipv6_prefix: Text = Is("64"),
     }
 
+    /// Entries whose values are put in normal form before they are looked at, so that a rule for `/login` meets
+    /// `/lo%67in`, `//login`, `/login/`, `/./login` and `/x/../login` ([what the normal form is](#paths-in-normal-form)).
+    RawPaths in "paths" {
+        /// The keys of such entries, whichever door they come by. Values of rules are put in normal form, too.
+        keys: List<String> = Is("[]"),
+        /// The keys of such entries where `/v1/forward` is asked; `[]` leaves all as they come. A rule has to be written
+        /// in normal form; one that is not gets a warning.
+        forward_keys: List<String> = Is("[path]"),
+    }
+
+    /// The log goes to standard output. A line that cannot be written, or that nobody takes, is lost and counted:
+    /// nothing waits for the log.
     RawLog in "log" {
         /// From which level on.
         level: Text = Is("info"),
@@ -199,7 +217,8 @@ fields! {
         /// `contested`: a key is told only while a pod uses more than its even share of it. `always`: in any case. A
         /// `strict` rule's cells are in the store already.
         report: Text = Like("what `defaults` says"),
-        /// Denied checks count too. Windowed algorithms only: `fixed_window`, `sliding_window`, `sliding_log`.
+        /// What was denied is charged all the same: windowed algorithms count it in the window, the others book it as
+        /// [debt](sync.md#debt), up to one burst. For [budgets that are charged after the fact](guides/token-budgets.md).
         count_rejected: Text = Is("false"),
     }
 

@@ -1,7 +1,6 @@
 //! Reads files and puts the parts together. The only reader in `config`: what it reads is bounded, in bytes and files.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File, Metadata};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -16,12 +15,16 @@ use super::rules::{self, Domains};
 use super::settings::Config;
 use super::substitute::Environment;
 use super::{doors, store, validate};
-use crate::pure::KeysShown;
+use crate::pure::rule::Consistency;
+use crate::pure::rules::Forms;
+use crate::pure::{KeysShown, Rule};
 
 /// Bytes of one file.
 const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Files in `rules_dir`.
+/// Files in `rules_dir`, read or not.
 const RULES_FILES_MAX: usize = 1_000;
+/// Folders in `rules_dir`, itself included.
+const RULES_FOLDERS_MAX: usize = 100;
 /// Bytes of the host's name.
 const HOST_NAME_BYTES_MAX: u64 = 256;
 
@@ -49,7 +52,7 @@ pub fn fingerprint(sources: &[PathBuf]) -> u64 {
     // What cannot be read is part of the number, too.
     let _ = files.text(file);
     for folder in folders {
-        for path in files.folder(folder).unwrap_or_default() {
+        for path in files.folder(folder).unwrap_or_default().files {
             let _ = files.text(&path);
         }
     }
@@ -88,14 +91,23 @@ fn assemble(
     }
     let log = validate::log(check, root, &raw.log);
     let drain = validate::drain(check, root, &raw.drain);
-    let addresses = validate::addresses(check, root, &raw.addresses);
+    let forms = Forms {
+        addresses: validate::addresses(check, root, &raw.addresses),
+        paths: validate::paths(check, root, &raw.paths),
+    };
     let defaults = rules::defaults(check, root, &raw.defaults);
-    let mut domains = Domains::new(check, defaults, addresses);
+    let mut domains = Domains::new(check, defaults, forms);
     add_domains(&mut domains, root, raw, files.as_mut());
     let rules = domains.compile();
     if rules.all().is_empty() {
         let text = "no rule is configured: every check is allowed";
         check.warn(&root.field("rules"), text);
+    }
+    let shared = |rule: &Rule| rule.spec.consistency != Consistency::Local;
+    if store.is_none() && !listen.grpc.is_empty() && rules.all().iter().any(shared) {
+        let text = "is missing while listen.grpc is open: each pod limits alone, so that two pods admit twice the limit; \
+            name the fleet's store, or say consistency: local";
+        check.warn(&root.field("store"), text);
     }
     if !check.faults.is_empty() {
         return Err(Faults::new(
@@ -153,18 +165,17 @@ fn add_domains(
     };
     let path = files.beside(Path::new(&folder.text));
     files.sources.push(path.clone());
-    let paths = files.folder(&path).unwrap_or_else(|text| {
+    let listed = files.folder(&path).unwrap_or_else(|text| {
         domains.check.fault(&folder.spot, text);
-        Vec::new()
+        Listed::default()
     });
+    for (path, why) in listed.unread {
+        let text = format!("{} is not read: {why}", path.display());
+        domains.check.warn(&folder.spot, text);
+    }
     // One at a time, so that no more than one file is held.
-    for path in paths {
+    for path in listed.files {
         let name = path.display().to_string();
-        if path.extension().is_some_and(|ending| ending == "yml") {
-            let text = format!("{name} is not read: only *.yaml is");
-            domains.check.warn(&folder.spot, text);
-            continue;
-        }
         match files.text(&path).and_then(|text| raw::parse(&name, &text)) {
             Ok(raw) => domains.add(&Spot::start(&name), &raw),
             Err(Fault { spot, text }) => domains.check.fault(&spot, text),
@@ -212,33 +223,71 @@ impl Files {
         })
     }
 
-    /// Every `*.yaml` and `*.yml` in a folder, sorted. Hidden ones are none of ours: Kubernetes keeps its own there.
-    fn folder(&mut self, path: &Path) -> Result<Vec<PathBuf>, String> {
-        let listed = list(path);
-        listed.hash(&mut self.hash);
+    /// What a folder of rules holds. What is not read does not count as a change: editors come and go.
+    fn folder(&mut self, path: &Path) -> Result<Listed, String> {
+        let listed = Listed::of(path);
+        listed
+            .as_ref()
+            .map(|listed| &listed.files)
+            .hash(&mut self.hash);
         listed
     }
 }
 
-fn list(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let unreadable = |error| format!("{} cannot be read: {error}", folder.display());
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        let hidden = path
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        let ending = path.extension().and_then(OsStr::to_str);
-        if !hidden && matches!(ending, Some("yaml" | "yml")) {
-            paths.push(path);
+/// What a folder of rules and the folders in it hold, sorted. As envoyproxy/ratelimit has it every file is read, whatever
+/// its name, but for hidden ones, which it can be told to leave out, and must be where Kubernetes mounts the folder.
+#[derive(Default)]
+struct Listed {
+    files: Vec<PathBuf>,
+    /// What is not read, and why.
+    unread: Vec<(PathBuf, &'static str)>,
+}
+
+impl Listed {
+    fn of(folder: &Path) -> Result<Self, String> {
+        let mut listed = Self::default();
+        let mut folders = vec![folder.to_owned()];
+        let mut looked = 0_usize;
+        while let Some(inner) = folders.pop() {
+            looked = looked.saturating_add(1);
+            let unreadable = |error| format!("{} cannot be read: {error}", inner.display());
+            for entry in fs::read_dir(&inner).map_err(unreadable)? {
+                listed.add(&entry.map_err(unreadable)?, &mut folders);
+                let files = listed.files.len().saturating_add(listed.unread.len());
+                let folder = folder.display();
+                if files > RULES_FILES_MAX {
+                    return Err(format!("{folder} holds more than {RULES_FILES_MAX} files"));
+                }
+                if looked.saturating_add(folders.len()) > RULES_FOLDERS_MAX {
+                    let text = format!("{folder} holds more than {RULES_FOLDERS_MAX} folders");
+                    return Err(text);
+                }
+            }
         }
-        if paths.len() > RULES_FILES_MAX {
-            let folder = folder.display();
-            return Err(format!("{folder} holds more than {RULES_FILES_MAX} files"));
-        }
+        listed.files.sort();
+        listed.unread.sort();
+        Ok(listed)
     }
-    paths.sort();
-    Ok(paths)
+
+    /// Notes a file, or a folder that is to be looked into.
+    fn add(&mut self, entry: &DirEntry, folders: &mut Vec<PathBuf>) {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.as_encoded_bytes();
+        // A link counts as what it leads to; one that leads nowhere is a file that cannot be read.
+        let (own, kind) = (entry.file_type(), fs::metadata(&path));
+        let is_folder = kind.as_ref().is_ok_and(Metadata::is_dir);
+        let why = match () {
+            // Kubernetes' own: what is in there has a link in this folder.
+            () if name.starts_with(b"..") => return,
+            () if name.starts_with(b".") => "its name begins with a dot",
+            () if name.ends_with(b"~") => "its name ends in ~, as a copy that an editor leaves",
+            () if is_folder && own.is_ok_and(|own| own.is_symlink()) => "it is a link to a folder",
+            () if is_folder => return folders.push(path),
+            () if kind.is_ok_and(|kind| !kind.is_file()) => "it is not a regular file",
+            () => return self.files.push(path),
+        };
+        self.unread.push((path, why));
+    }
 }
 
 /// The bytes of a regular file. Anything else, such as a pipe, might never end.

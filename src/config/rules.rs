@@ -14,7 +14,8 @@ use super::raw::{Field, List, Text};
 use crate::pure::rule::{
     Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, Report, RuleSpec,
 };
-use crate::pure::{Addresses, Algorithm, Rules};
+use crate::pure::rules::Forms;
+use crate::pure::{Algorithm, Rules};
 
 /// Levels of descriptors.
 const DEPTH_MAX: usize = 16;
@@ -59,7 +60,7 @@ pub fn defaults(check: &mut Check<'_>, root: &Spot, raw: &Field<RawDefaults>) ->
 pub struct Domains<'d, 'c> {
     pub check: &'d mut Check<'c>,
     defaults: RuleSpec,
-    addresses: Addresses,
+    forms: Forms,
     specs: Vec<DomainSpec>,
     seen: BTreeMap<String, Spot>,
     depth: usize,
@@ -71,11 +72,11 @@ pub struct Domains<'d, 'c> {
 }
 
 impl<'d, 'c> Domains<'d, 'c> {
-    pub fn new(check: &'d mut Check<'c>, defaults: RuleSpec, addresses: Addresses) -> Self {
+    pub fn new(check: &'d mut Check<'c>, defaults: RuleSpec, forms: Forms) -> Self {
         Self {
             check,
             defaults,
-            addresses,
+            forms,
             specs: Vec::new(),
             seen: BTreeMap::new(),
             depth: 0,
@@ -88,7 +89,7 @@ impl<'d, 'c> Domains<'d, 'c> {
 
     /// Every rule of every domain.
     pub fn compile(self) -> Rules {
-        Rules::compile(self.specs, self.addresses).with_defaults(&self.defaults)
+        Rules::compile_with(self.specs, self.forms).with_defaults(&self.defaults)
     }
 
     /// Adds the domain that stands at `at`.
@@ -147,7 +148,8 @@ impl<'d, 'c> Domains<'d, 'c> {
         }
         self.depth -= 1;
         overlap::duplicates(self.check, &nodes);
-        overlap::shadowed(self.check, &nodes, &self.addresses);
+        overlap::shadowed(self.check, &nodes, &self.forms);
+        overlap::formed(self.check, &nodes, &self.forms);
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
@@ -220,13 +222,6 @@ impl<'d, 'c> Domains<'d, 'c> {
             name,
             replaces,
         } = rated(self.check, &spot, rate, self.defaults.algorithm)?;
-        if count_rejected && !algorithm.is_windowed() {
-            let text = format!(
-                "needs fixed_window, sliding_window or sliding_log: {} never charges a denied check",
-                algorithm.name()
-            );
-            self.fault_at(at, ("count_rejected", &raw.count_rejected), &text);
-        }
         self.names.extend(name.iter().map(|name| name.text.clone()));
         self.replaced.extend(replaces.iter().cloned());
         Some(RuleSpec {

@@ -33,7 +33,11 @@ fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {
     let key_prefix = key_prefix(check, at, raw);
     let hash_key_file = check.path(at, ("hash_key_file", &raw.hash_key_file));
 
-    let default = Store::at(url(check, &address?)?);
+    let address = address?;
+    let default = Store::at(url(check, &address)?);
+    if let Some(fault) = unfit(&topology, &address.text) {
+        check.fault(&address.spot, fault);
+    }
     Some(Store {
         topology,
         password_file,
@@ -100,12 +104,18 @@ fn key_prefix(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<String
 /// The address in `word`, if it is one.
 fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
     let fault = match word.text.split_once("://") {
-        Some(("redis" | "rediss", rest)) if names_hosts(rest) => None,
-        Some(("redis" | "rediss", _)) => {
+        Some(("redis" | "rediss", rest)) if !names_hosts(rest) => {
             Some("must name a host, and a port from 1 to 65535 if any: redis://127.0.0.1:6379")
         }
-        Some(("unix", path)) if path.starts_with('/') => None,
-        Some(("unix", _)) => Some("must name an absolute path: unix:///run/redis.sock"),
+        Some(("unix", path)) if !path.starts_with('/') => {
+            Some("must name an absolute path: unix:///run/redis.sock")
+        }
+        Some((scheme @ ("redis" | "rediss" | "unix"), rest)) => match database(scheme, rest) {
+            Some(_) => None,
+            None => {
+                Some("must end in the number of a database, if in any: redis://127.0.0.1:6379/1")
+            }
+        },
         Some(_) | None => Some("must be a URL that starts with redis://, rediss:// or unix://"),
     };
     if let Some(fault) = fault {
@@ -113,6 +123,38 @@ fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
         return None;
     }
     Some(StoreUrl::new(word.text.clone()))
+}
+
+/// The database that a URL names, 0 if it names none; `None` if what it names is no number.
+fn database(scheme: &str, rest: &str) -> Option<u32> {
+    let open = rest.rsplit_once('@').map_or(rest, |(_, open)| open);
+    let (before, query) = open.split_once('?').unwrap_or((open, ""));
+    let named = match scheme {
+        "unix" => query.split('&').find_map(|pair| pair.strip_prefix("db=")),
+        _ => before.split_once('/').map(|(_, name)| name),
+    };
+    match named {
+        None => Some(0),
+        Some("") if scheme != "unix" => Some(0),
+        Some(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => name.parse().ok(),
+        Some(_) => None,
+    }
+}
+
+/// What a topology asks of its URL, if `url` is not so.
+fn unfit(topology: &Topology, url: &str) -> Option<&'static str> {
+    let (scheme, rest) = url.split_once("://")?;
+    let elsewhere = database(scheme, rest) != Some(0);
+    match topology {
+        Topology::Single => None,
+        Topology::Sentinel { .. } if scheme == "unix" => {
+            Some("must name the hosts of sentinels with topology sentinel, not a socket")
+        }
+        Topology::Cluster if scheme == "unix" || elsewhere => {
+            Some("must name hosts and no database but 0 with topology cluster")
+        }
+        Topology::Sentinel { .. } | Topology::Cluster => None,
+    }
 }
 
 /// Whether `rest` of a URL is `[user:password@]host[:port],...[/database]`.
@@ -153,6 +195,26 @@ mod tests {
             ("user:secret@", false),
         ] {
             assert_eq!(names_hosts(rest), expected, "{rest}");
+        }
+    }
+
+    #[test]
+    fn a_database_is_a_number() {
+        for (scheme, rest, expected) in [
+            ("redis", "h", Some(0)),
+            ("redis", "h/", Some(0)),
+            ("redis", "h:1/3", Some(3)),
+            ("redis", "u:p/w@h/3?x=y", Some(3)),
+            ("redis", "h/abc", None),
+            ("redis", "h/-1", None),
+            ("redis", "h/1/2", None),
+            ("redis", "h/99999999999", None),
+            ("unix", "/run/r.sock", Some(0)),
+            ("unix", "/run/r.sock?user=ada&db=2", Some(2)),
+            ("unix", "/run/r.sock?db=x", None),
+            ("unix", "/run/r.sock?db=", None),
+        ] {
+            assert_eq!(database(scheme, rest), expected, "{scheme}://{rest}");
         }
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::check::Check;
 use super::error::{Spot, quote};
-use super::fields::{RawAddresses, RawBounds, RawLog, RawPod, RawSync};
+use super::fields::{RawAddresses, RawBounds, RawLog, RawPaths, RawPod, RawSync};
 use super::raw::{Field, List, Text};
 use super::settings::{Bounds, HeaderStyle, Log, LogFormat, LogLevel, Sync};
-use crate::pure::{Addresses, KeysShown};
+use crate::pure::{Addresses, KeysShown, Paths};
 
 /// The longest a pod's name may be: that of a Kubernetes pod.
 const POD_ID_BYTES_MAX: usize = 253;
@@ -109,6 +109,20 @@ pub fn addresses(check: &mut Check<'_>, root: &Spot, raw: &Field<RawAddresses>) 
     let prefix = check.number(&at, ("ipv6_prefix", &raw.ipv6_prefix), 1..=128);
     let prefix = prefix.and_then(|prefix| u8::try_from(prefix).ok());
     Addresses::new(keys, prefix.unwrap_or(Addresses::default().prefix()))
+}
+
+/// Which entries hold paths.
+pub fn paths(check: &mut Check<'_>, root: &Spot, raw: &Field<RawPaths>) -> Paths {
+    let absent = RawPaths::default();
+    let (at, raw) = check.section(root, ("paths", raw), &absent);
+    let mut keys = |field, default| match check.words(&at, field) {
+        Some(keys) => keys.into_iter().map(|key| key.text).collect(),
+        None => default,
+    };
+    Paths::new(
+        keys(("keys", &raw.keys), Vec::new()),
+        keys(("forward_keys", &raw.forward_keys), vec!["path".to_owned()]),
+    )
 }
 
 /// Which headers an answer has.

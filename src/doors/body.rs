@@ -12,6 +12,9 @@ use tokio::time::Sleep;
 /// How long a client may take to send a body that did not come with its head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Bytes of a body that is too long that are read and thrown away, where that is asked for.
+const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
+
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
@@ -31,6 +34,9 @@ pub struct Reading {
     /// All of it so far, once there is a second piece.
     joined: BytesMut,
     bytes_max: usize,
+    /// Bytes of it that may still be thrown away, if it is too long.
+    discarded_max: usize,
+    is_too_large: bool,
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
@@ -42,14 +48,23 @@ impl Reading {
             first: Bytes::new(),
             joined: BytesMut::new(),
             bytes_max,
+            discarded_max: 0,
+            is_too_large: false,
             timeout: None,
         }
     }
 
+    /// Reads on what turns out too long, and keeps nothing of it: who is still sending may miss the answer.
+    #[must_use]
+    pub const fn draining(mut self) -> Self {
+        self.discarded_max = DISCARDED_BYTES_MAX;
+        self
+    }
+
     fn add(&mut self, piece: Bytes) -> Result<(), Unread> {
         let length = self.joined.len().max(self.first.len());
-        if length.saturating_add(piece.len()) > self.bytes_max {
-            return Err(Unread::TooLarge);
+        if self.is_too_large || length.saturating_add(piece.len()) > self.bytes_max {
+            return self.discard(piece.len());
         }
         if length == 0 {
             self.first = piece;
@@ -59,6 +74,14 @@ impl Reading {
             }
             self.joined.extend_from_slice(&piece);
         }
+        Ok(())
+    }
+
+    fn discard(&mut self, length: usize) -> Result<(), Unread> {
+        self.is_too_large = true;
+        (self.first, self.joined) = (Bytes::new(), BytesMut::new());
+        let left = self.discarded_max.checked_sub(length);
+        self.discarded_max = left.ok_or(Unread::TooLarge)?;
         Ok(())
     }
 
@@ -75,7 +98,7 @@ impl Future for Reading {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         // Told beforehand, it need not be read to be refused.
-        if self.incoming.size_hint().lower() > self.bytes_max as u64 {
+        if self.incoming.size_hint().lower() > self.bytes_max as u64 && self.discarded_max == 0 {
             return Poll::Ready(Err(Unread::TooLarge));
         }
         while !self.incoming.is_end_stream() {
@@ -99,6 +122,9 @@ impl Future for Reading {
                 }
             }
         }
-        Poll::Ready(Ok(self.whole()))
+        Poll::Ready(match self.is_too_large {
+            true => Err(Unread::TooLarge),
+            false => Ok(self.whole()),
+        })
     }
 }

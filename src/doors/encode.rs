@@ -39,13 +39,25 @@ pub struct Telling {
     pub deny_status: Option<StatusCode>,
     /// When the check was decided.
     pub moment: Moment,
+    /// Bytes of a value that are shown.
+    pub shown_bytes_max: usize,
+}
+
+/// The response to a check of Envoy's that is over a bound, and why.
+pub fn over_bound(why: &str) -> Reply {
+    let mut body = Vec::with_capacity(PAGE_BYTES);
+    envoy_json::write(&mut body, &envoy::over_bound(why, 0));
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
 }
 
 /// The response to a check. Its headers are put into `headers`, of which only the memory is used.
 pub fn response(headers: HeaderMap, check: &Check<'_>, answer: &Answer, telling: Telling) -> Reply {
     let mut page = Page::new();
     match telling.form {
-        Form::Own => json::write(&mut page.bytes, check, answer),
+        Form::Own => json::write(&mut page.bytes, check, answer, telling.shown_bytes_max),
         Form::Envoy => {
             let response = envoy::response(check, answer, (telling.styles, telling.moment));
             envoy_json::write(&mut page.bytes, &response);

@@ -8,6 +8,7 @@ use prost_types::{Duration, Struct, Value, value::Kind};
 use super::headers::{HeaderStyles, Sink};
 use crate::engine::{Answer, Hit};
 use crate::pure::{Check, Limit, Moment, Span, Unit};
+use crate::wire::decode::DESCRIPTORS_MAX;
 use crate::wire::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit};
 use crate::wire::proto::{HeaderValue, RateLimitResponse};
 
@@ -29,6 +30,30 @@ pub fn response(
         request_headers_to_add: Vec::new(),
         raw_body: Vec::new(),
         dynamic_metadata: answer.decisive().map(|hit| metadata(answer, hit)),
+    }
+}
+
+/// The answer to a check of so many descriptors that is over a bound, and why. Of too many it says nothing one by one.
+pub fn over_bound(why: &str, descriptors: usize) -> RateLimitResponse {
+    let status = DescriptorStatus {
+        code: Code::OverLimit.into(),
+        ..DescriptorStatus::default()
+    };
+    let told = if descriptors > DESCRIPTORS_MAX {
+        0
+    } else {
+        descriptors
+    };
+    let reason = Value {
+        kind: Some(Kind::StringValue(why.to_owned())),
+    };
+    RateLimitResponse {
+        overall_code: Code::OverLimit.into(),
+        statuses: vec![status; told],
+        dynamic_metadata: Some(Struct {
+            fields: BTreeMap::from([("reason".to_owned(), reason)]),
+        }),
+        ..RateLimitResponse::default()
     }
 }
 
@@ -69,7 +94,7 @@ fn status(answer: &Answer, hit: Option<&Hit>) -> DescriptorStatus {
         code,
         current_limit: Some(rate_limit(limit, name)),
         limit_remaining: cut(hit.standing.remaining.get()),
-        duration_until_reset: Some(seconds(hit.standing.reset_after)),
+        duration_until_reset: Some(seconds(answer.reset_after(hit))),
     }
 }
 

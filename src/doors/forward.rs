@@ -3,15 +3,17 @@
 //! Proxies ask with a query that is written once. nginx cannot encode what a client sent into it, and Traefik cannot
 //! put anything into it; both pass headers on. So here, and only at `/v1/forward`, a value `@name` is that header's.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use hyper::header::{HeaderMap, HeaderName};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::wire::decode::Malformed;
+use crate::pure::address::address;
+use crate::wire::decode::Refused;
 
 /// The query with the headers' values in it, encoded: whatever a client sent stays one value.
-pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Malformed> {
+pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {
     let mut filled = String::with_capacity(query.len());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         if !filled.is_empty() {
@@ -20,7 +22,8 @@ pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Malformed> {
         let named = pair.split_once('=');
         match named.and_then(|(key, value)| Some((key, value.strip_prefix('@')?))) {
             Some((key, name)) => {
-                let value = percent_encode(value(name, headers)?, NON_ALPHANUMERIC);
+                let value = value(name, headers)?;
+                let value = percent_encode(&value, NON_ALPHANUMERIC);
                 // Writing to a string does not fail.
                 let _ = write!(filled, "{key}={value}");
             }
@@ -31,8 +34,8 @@ pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Malformed> {
 }
 
 /// The value of a header; empty if it was not sent.
-fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<&'a [u8], Malformed> {
-    let wrong = |what| Malformed(format!("@{name}: {what}"));
+fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refused> {
+    let wrong = |what| Refused::Malformed(format!("@{name}: {what}"));
     let name = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| wrong("after the @ must be the name of a header"))?;
     let mut values = headers.get_all(&name).iter();
@@ -41,17 +44,33 @@ fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<&'a [u8], Malformed> 
         .map_or(&b""[..], |value| value.as_bytes());
     Ok(match name.as_str() {
         // A list to which each proxy adds whom it saw. Only the nearest one's word is no client's.
-        "x-forwarded-for" => last
-            .rsplit(|byte| *byte == b',')
-            .next()
-            .map_or(last, <[u8]>::trim_ascii),
+        "x-forwarded-for" => {
+            let nearest = last.rsplit(|byte| *byte == b',').next();
+            without_port(nearest.map_or(last, <[u8]>::trim_ascii))
+        }
         // Otherwise every query would be a path of its own.
-        "x-forwarded-uri" => last.split(|byte| *byte == b'?').next().unwrap_or(last),
+        "x-forwarded-uri" => last
+            .split(|byte| *byte == b'?')
+            .next()
+            .unwrap_or(last)
+            .into(),
         _ if values.next().is_some() => {
             return Err(wrong("the header is given twice, must be given once"));
         }
-        _ => last,
+        _ => last.into(),
     })
+}
+
+/// An address without its port, with which each connection would have a bucket of its own.
+fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
+    let is_bare = value.iter().all(|byte| !matches!(byte, b'[' | b']'));
+    let colons = value.iter().filter(|byte| **byte == b':').count();
+    match address(value) {
+        // As it came: its spelling is not for us to change here.
+        Some(_) if is_bare && colons != 1 => value.into(),
+        Some(address) => address.to_string().into_bytes().into(),
+        None => value.into(),
+    }
 }
 
 #[cfg(test)]
@@ -66,7 +85,7 @@ mod tests {
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_bytes(value).unwrap());
         }
-        let found = filled(query, &map).unwrap_or_else(|Malformed(what)| what);
+        let found = filled(query, &map).unwrap_or_else(|refused| refused.to_string());
         assert_eq!(found, expected, "{query} with {headers:?}");
     }
 
@@ -113,6 +132,21 @@ mod tests {
         );
         let lines: [(_, &[u8]); 2] = [("x-forwarded-for", b"fake"), ("x-forwarded-for", b"a, b")];
         check(&lines, query, "a=b");
+    }
+
+    #[test]
+    fn an_address_is_without_its_port() {
+        for (sent, expected) in [
+            ("192.0.2.7:4711", "192%2E0%2E2%2E7"),
+            ("fake, 192.0.2.7:4711", "192%2E0%2E2%2E7"),
+            ("[2001:db8::1]:4711", "2001%3Adb8%3A%3A1"),
+            ("[2001:db8::1]", "2001%3Adb8%3A%3A1"),
+            ("2001:DB8::1", "2001%3ADB8%3A%3A1"),
+            ("192.0.2.7:x", "192%2E0%2E2%2E7%3Ax"),
+        ] {
+            let headers = [("x-forwarded-for", sent.as_bytes())];
+            check(&headers, "a=@x-forwarded-for", &format!("a={expected}"));
+        }
     }
 
     #[test]

@@ -42,13 +42,14 @@ impl HeaderStyles {
 
     fn tell_hit(self, sink: &mut impl Sink, answer: &Answer, (hit, moment): (&Hit, Moment)) {
         let standing = &hit.standing;
+        let reset_after = answer.reset_after(hit);
         let retry_after = standing
             .retry_after
             .filter(|_| !answer.allowed())
             .map(|wait| wait.seconds_up().max(1));
         if self.draft_11 {
             // The effective window: what is left lasts until the bucket is full, and nothing is left until the retry.
-            let window = retry_after.unwrap_or_else(|| standing.reset_after.seconds_up());
+            let window = retry_after.unwrap_or_else(|| reset_after.seconds_up());
             sink.header(RATELIMIT_POLICY, |list| write_policies(list, answer));
             sink.header(RATELIMIT, |item| {
                 write_name(item, &answer.rule(hit).policy);
@@ -58,8 +59,8 @@ impl HeaderStyles {
         }
         if self.legacy {
             let reset = match self.epoch {
-                true => moment.unix.plus(standing.reset_after).seconds_up(),
-                false => standing.reset_after.seconds_up(),
+                true => moment.unix.plus(reset_after).seconds_up(),
+                false => reset_after.seconds_up(),
             };
             sink.number(X_LIMIT, answer.limit(hit).map_or(0, Limit::requests));
             sink.number(X_REMAINING, standing.remaining.get());

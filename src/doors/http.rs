@@ -25,7 +25,7 @@ use crate::config::HeaderStyle;
 use crate::engine::{Answer, Begun, Plan};
 use crate::pure::{Check, Moment};
 use crate::telemetry::About;
-use crate::wire::decode::{self, Asked, Malformed};
+use crate::wire::decode::{self, Asked, Refused};
 use crate::wire::{Reply, envoy, method_refusal, refusal};
 
 /// The HTTP door's service.
@@ -45,12 +45,12 @@ impl Http {
         Self(Arc::new(Inner { limiter, styles }))
     }
 
-    fn read(&self, body: Incoming, headers: HeaderMap, sent: fn(Bytes) -> Sent) -> Answering {
+    fn read(&self, body: Incoming, headers: HeaderMap, form: Form) -> Answering {
         Answering::Reading {
             door: self.clone(),
             headers,
             body: Reading::new(body, self.0.limiter.bounds.body_bytes_max),
-            sent,
+            form,
         }
     }
 
@@ -85,9 +85,9 @@ impl Http {
                     inner.tell(check, &answer, (headers, telling), began)
                 })
             }),
-            Err(malformed) => Err(malformed),
+            Err(refused) => Err(refused),
         };
-        told.unwrap_or_else(|malformed| inner.refuse(&malformed))
+        told.unwrap_or_else(|refused| inner.refuse(&refused, sent.form()))
     }
 }
 
@@ -105,12 +105,19 @@ pub enum Sent {
 }
 
 impl Sent {
-    fn asked(&self) -> Result<Asked<'_>, Malformed> {
+    const fn of(form: Form, body: Bytes) -> Self {
+        match form {
+            Form::Own => Self::Body(body),
+            Form::Envoy => Self::Envoy(body),
+        }
+    }
+
+    fn asked(&self) -> Result<Asked<'_>, Refused> {
         match self {
             Self::Body(body) => decode::from_json(body),
             Self::Envoy(body) => envoy::from_json(body),
             Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
-            Self::Forwarded(query) => decode::from_query(query),
+            Self::Forwarded(query) => decode::from_query(query).map(Asked::forwarded),
         }
     }
 
@@ -138,7 +145,7 @@ impl Service<Request<Incoming>> for Http {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (head, body) = request.into_parts();
         match (head.uri.path(), &head.method) {
-            ("/v1/check", &Method::POST) => self.read(body, head.headers, Sent::Body),
+            ("/v1/check", &Method::POST) => self.read(body, head.headers, Form::Own),
             ("/v1/check", &Method::GET) => {
                 Answering::of(self.answer(Sent::Query(head.uri), head.headers))
             }
@@ -146,11 +153,11 @@ impl Service<Request<Incoming>> for Http {
             ("/v1/forward", &Method::GET) => {
                 match forward::filled(head.uri.query().unwrap_or_default(), &head.headers) {
                     Ok(query) => Answering::of(self.answer(Sent::Forwarded(query), head.headers)),
-                    Err(malformed) => Answering::at_once(self.0.refuse(&malformed)),
+                    Err(refused) => Answering::at_once(self.0.refuse(&refused, Form::Own)),
                 }
             }
             ("/v1/forward", _) => Answering::at_once(method_refusal("GET")),
-            ("/json", &Method::POST) => self.read(body, head.headers, Sent::Envoy),
+            ("/json", &Method::POST) => self.read(body, head.headers, Form::Envoy),
             ("/json", _) => Answering::at_once(method_refusal("POST")),
             _ => Answering::at_once(refusal(
                 StatusCode::NOT_FOUND,
@@ -174,8 +181,8 @@ pub enum Answering {
         headers: HeaderMap,
         /// What is read.
         body: Reading,
-        /// What it then is.
-        sent: fn(Bytes) -> Sent,
+        /// What it is written in.
+        form: Form,
     },
     /// The store has to be asked first.
     Late(Late<Reply>),
@@ -203,14 +210,14 @@ impl Future for Answering {
                     door,
                     headers,
                     body,
-                    sent,
+                    form,
                 } => match ready!(Pin::new(body).poll(context)) {
-                    Ok(body) => match door.answer(sent(body), std::mem::take(headers)) {
+                    Ok(body) => match door.answer(Sent::of(*form, body), std::mem::take(headers)) {
                         Ok(reply) => return Poll::Ready(Ok(reply)),
                         Err(late) => late,
                     },
                     Err(why) => {
-                        return Poll::Ready(Ok(unread(why, door.0.limiter.bounds.body_bytes_max)));
+                        return Poll::Ready(Ok(door.0.unread(why, *form)));
                     }
                 },
             };
@@ -238,7 +245,7 @@ impl Inner {
                 }
             })
         });
-        begun.unwrap_or_else(|malformed| Ok(self.refuse(&malformed)))
+        begun.unwrap_or_else(|refused| Ok(self.refuse(&refused, sent.form())))
     }
 
     /// How what was decided at `moment` is to be told.
@@ -248,6 +255,7 @@ impl Inner {
             styles: self.styles,
             deny_status: deny_status(asked),
             moment,
+            shown_bytes_max: self.limiter.bounds.key_bytes_max,
         }
     }
 
@@ -263,32 +271,41 @@ impl Inner {
         encode::response(headers, check, answer, telling)
     }
 
-    fn refuse(&self, Malformed(what): &Malformed) -> Reply {
+    fn refuse(&self, refused: &Refused, form: Form) -> Reply {
         self.limiter.malformed();
-        refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
+        match (refused, form) {
+            (Refused::OverBound(why), Form::Envoy) => encode::over_bound(why),
+            (Refused::OverBound(what) | Refused::Malformed(what), _) => {
+                refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
+            }
+        }
+    }
+
+    fn unread(&self, why: Unread, form: Form) -> Reply {
+        let bytes_max = self.limiter.bounds.body_bytes_max;
+        match why {
+            Unread::TooLarge => {
+                let what = format!("the body must be at most {bytes_max} bytes");
+                match form {
+                    Form::Own => refusal(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &what),
+                    Form::Envoy => self.refuse(&Refused::OverBound(what), form),
+                }
+            }
+            Unread::Broken => refusal(
+                StatusCode::BAD_REQUEST,
+                "INVALID_REQUEST",
+                "the body is broken",
+            ),
+            Unread::Late => refusal(
+                StatusCode::REQUEST_TIMEOUT,
+                "TIMEOUT",
+                "the body did not come in time",
+            ),
+        }
     }
 }
 
 fn deny_status(asked: &Asked<'_>) -> Option<StatusCode> {
     let status = asked.deny_status?;
     StatusCode::from_u16(status).ok()
-}
-
-fn unread(why: Unread, bytes_max: usize) -> Reply {
-    match why {
-        Unread::TooLarge => {
-            let what = format!("the body must be at most {bytes_max} bytes");
-            refusal(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &what)
-        }
-        Unread::Broken => refusal(
-            StatusCode::BAD_REQUEST,
-            "INVALID_REQUEST",
-            "the body is broken",
-        ),
-        Unread::Late => refusal(
-            StatusCode::REQUEST_TIMEOUT,
-            "TIMEOUT",
-            "the body did not come in time",
-        ),
-    }
 }

@@ -6,10 +6,10 @@
 use serde::{Serialize, Serializer};
 
 use crate::engine::{Answer, Hit};
-use crate::pure::{Check, Limit, Span};
+use crate::pure::{Check, Limit, Shown, Span};
 
-/// Writes the body of the answer to `check`.
-pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer) {
+/// Writes the body of the answer to `check`. Of a value it shows at most `shown_bytes_max`.
+pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer, shown_bytes_max: usize) {
     put(out, r#"{"overall_code":"#);
     put(out, code(answer.allowed()));
     put(out, r#","statuses":["#);
@@ -29,7 +29,12 @@ pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer) {
         .filter(|hit| !answer.allowed() && answer.denies(hit));
     if let Some(hit) = denial {
         put(out, r#","error":"#);
-        write_serialised(out, &Denial::new(check, answer, hit));
+        let scope = Scope {
+            check,
+            descriptor: hit.descriptor,
+            shown_bytes_max,
+        };
+        write_serialised(out, &Denial::new(scope, answer, hit));
     }
     put(out, "}");
 }
@@ -49,7 +54,7 @@ fn write_status(out: &mut Vec<u8>, answer: &Answer, hit: &Hit) {
     write_number(out, standing.remaining.get());
     if limit.is_some() {
         put(out, r#","duration_until_reset":"#);
-        write_duration(out, standing.reset_after);
+        write_duration(out, answer.reset_after(hit));
     }
     if let Some(wait) = standing.retry_after.filter(|_| !rule.spec.shadow) {
         put(out, r#","retry_after":"#);
@@ -130,7 +135,7 @@ struct Denial<'a> {
 }
 
 impl<'a> Denial<'a> {
-    fn new(check: &'a Check<'a>, answer: &'a Answer, hit: &Hit) -> Self {
+    fn new(scope: Scope<'a>, answer: &Answer, hit: &Hit) -> Self {
         let label = &answer.rule(hit).label;
         let limit = answer.limit(hit);
         let retry_after = hit
@@ -159,10 +164,7 @@ impl<'a> Denial<'a> {
             retry_after,
             limit: limit.map_or(0, Limit::requests),
             window: limit.map(Limit::window_text).unwrap_or_default(),
-            scope: Scope {
-                check,
-                descriptor: hit.descriptor,
-            },
+            scope,
         }
     }
 }
@@ -171,6 +173,7 @@ impl<'a> Denial<'a> {
 struct Scope<'a> {
     check: &'a Check<'a>,
     descriptor: usize,
+    shown_bytes_max: usize,
 }
 
 impl std::fmt::Display for Scope<'_> {
@@ -182,7 +185,8 @@ impl std::fmt::Display for Scope<'_> {
             .map_or(&[][..], |descriptor| descriptor.entries);
         for (index, entry) in entries.iter().enumerate() {
             let separator = if index > 0 { ":" } else { "" };
-            write!(f, "{separator}{}:{}", entry.key, entry.value)?;
+            let shown = |bytes| Shown::new(bytes, self.shown_bytes_max);
+            write!(f, "{separator}{}:{}", shown(entry.key), shown(entry.value))?;
         }
         Ok(())
     }

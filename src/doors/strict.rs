@@ -165,7 +165,9 @@ mod tests {
     use crate::engine::{FleetKey, Setup};
     use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec};
     use crate::pure::sync::{Family, StoreKey, Terms, Told};
-    use crate::pure::{Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit};
+    use crate::pure::{
+        Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit, ValueKind,
+    };
     use crate::wire::Reply;
 
     const TAKE: Take = Take {
@@ -180,6 +182,7 @@ mod tests {
             debt_max: Span::ZERO,
         },
         cost: Cells::ONE,
+        charge: false,
     };
     const TAKEN: Taken = Taken {
         taken: true,
@@ -282,8 +285,9 @@ mod tests {
     const CHECK: Check<'static> = Check {
         domain: "api",
         descriptors: &[Descriptor::of(&[Entry {
-            key: "key",
-            value: "v",
+            key: b"key",
+            value: b"v",
+            kind: ValueKind::Sent,
         }])],
         cost: Cells::ONE,
         peek: false,
@@ -301,6 +305,7 @@ mod tests {
         };
         let (answer, moment) = strict.decide(engine, plan, begin).await.unwrap();
         let telling = Telling {
+            shown_bytes_max: 1_024,
             form: Form::Own,
             styles: HeaderStyles::new(&[]),
             deny_status,

@@ -6,12 +6,12 @@
 use super::answer::Source;
 use super::shards::Room;
 use super::snapshot::{RuleState, Snapshot};
-use super::table::{Booked, TableKey, Taken, Tenancy, Touched};
-use super::windows::WindowKey;
+use super::table::{Booked, BucketState, TableKey, Taken, Tenancy, Touched};
+use super::windows::{Grant, WindowAdmission, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
 use crate::pure::rules::RuleIndex;
-use crate::pure::sync::{Family, StoreKey, Terms};
+use crate::pure::sync::{Family, ShareCode, StoreKey, Terms};
 use crate::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rule, Span, Standing};
 
 /// The rules were swapped while a key was about to enter under the old ones: decide again under the new ones.
@@ -83,7 +83,10 @@ impl Asked<'_> {
     pub(super) fn terms(&self) -> Terms {
         match self.rule.spec.algorithm {
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                Terms::level(&self.limit)
+                match self.rule.spec.count_rejected {
+                    true => Terms::charging(&self.limit),
+                    false => Terms::level(&self.limit),
+                }
             }
             Algorithm::FixedWindow => Terms::window(&self.limit),
             Algorithm::SlidingWindow | Algorithm::SlidingLog => Terms::sliding(&self.limit),
@@ -101,8 +104,28 @@ impl Asked<'_> {
 
     /// The next TAT if there is room, and the TAT it was decided on.
     #[inline(always)]
-    fn step(&self, tat: Nanos, cost: Cells) -> (Option<Nanos>, Nanos) {
-        (gcra::admit(&self.limit, tat, self.moment.now, cost), tat)
+    fn step(&self, tat: Nanos, granted: Option<ShareCode>, cost: Cells) -> (Option<Nanos>, Nanos) {
+        let next = match granted {
+            None => gcra::admit(&self.limit, tat, self.moment.now, cost),
+            Some(_) => self.step_by_share(tat, granted, cost),
+        };
+        (next, tat)
+    }
+
+    #[cold]
+    fn step_by_share(&self, tat: Nanos, granted: Option<ShareCode>, cost: Cells) -> Option<Nanos> {
+        gcra::admit(&self.granting(granted).limit, tat, self.moment.now, cost)
+    }
+
+    /// The same under what this pod grants of the key. While the store cannot be told, the limit is its share already.
+    pub(super) fn granting(&self, granted: Option<ShareCode>) -> Self {
+        match granted {
+            Some(code) if !self.alone => Self {
+                limit: self.limit.shared(code.share()),
+                ..*self
+            },
+            Some(_) | None => *self,
+        }
     }
 
     #[inline(always)]
@@ -116,9 +139,10 @@ impl Asked<'_> {
         )
     }
 
-    /// A level above capacity did not come from this pod's own admissions.
+    /// A level above capacity did not come from this pod's own admissions; from its own charges it may have.
     pub(super) fn source(&self, tat: Nanos, mitigated: bool) -> Source {
-        match mitigated || gcra::level(tat, self.moment.now) > self.limit.capacity() {
+        let is_debt = gcra::level(tat, self.moment.now) > self.limit.capacity();
+        match mitigated || (is_debt && !self.rule.spec.count_rejected) {
             true => Source::Mitigation,
             false => Source::Local,
         }
@@ -145,14 +169,26 @@ impl Engine {
         // memory costs as much as the exchange itself.
         if state.family == Family::Level && !alone {
             let key = self.table.key(name, state.variant);
-            let step = |tat| (gcra::admit(&limit, tat, moment.now, cost), tat);
-            if let Touched::Held(before, tenancy) = self.table.touch(&key, step) {
+            let step = |tat, granted: Option<ShareCode>| match granted {
+                None => (gcra::admit(&limit, tat, moment.now, cost), Some(tat)),
+                Some(_) => (None, None),
+            };
+            // Of a key that is granted by share nothing is taken here: it goes the longer way.
+            if let Touched::Held(Some(before), tenancy) = self.table.touch_granted(&key, step) {
                 let (_, standing) =
                     decide_level(rule.spec.algorithm, &limit, before, moment.now, cost);
-                if standing.allowed && state.reported {
-                    self.report((state.id, name), &tenancy, cost);
+                if standing.allowed {
+                    if state.reported {
+                        self.report((state.id, name), &tenancy, cost);
+                    }
+                } else if self.questions.may_hold(name) {
+                    let family = Family::Level;
+                    let rule = state.id;
+                    self.ask_store(StoreKey { family, rule, name });
                 }
-                return Ok(standing);
+                if standing.allowed || !rule.spec.count_rejected {
+                    return Ok(standing);
+                }
             }
         }
         self.check_new_key(
@@ -173,6 +209,9 @@ impl Engine {
     fn check_new_key(&self, asked: &Asked<'_>, cost: Cells) -> Result<Standing, Stale> {
         let admission = self.admit(asked, cost)?;
         self.report_admission(asked, &admission, cost);
+        if !admission.standing.allowed && asked.rule.spec.count_rejected {
+            self.charge(asked, cost);
+        }
         Ok(admission.standing)
     }
 
@@ -184,8 +223,32 @@ impl Engine {
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
         match asked.alone {
-            false => self.admit_in_step(asked, cost),
+            false => {
+                let admission = self.admit_in_step(asked, cost)?;
+                if !admission.standing.allowed {
+                    self.denied(asked);
+                }
+                Ok(admission)
+            }
             true => self.admit_alone(asked, cost),
+        }
+    }
+
+    /// A check was denied: if that is hearsay, the rounds ask the store.
+    #[inline(always)]
+    fn denied(&self, asked: &Asked<'_>) {
+        if self.questions.may_hold(asked.name) {
+            if asked.state.family == Family::Carried && self.questions.holds(asked.name) {
+                self.hold_carried(asked);
+            }
+            self.ask_store(asked.store_key());
+        }
+    }
+
+    #[cold]
+    fn ask_store(&self, key: StoreKey) {
+        if self.questions.take(key.name) {
+            self.wanting.push(key);
         }
     }
 
@@ -201,7 +264,11 @@ impl Engine {
             Family::Carried => return Ok(self.admit_carried(asked, cost)),
         }
         let key = self.table.key(asked.name, asked.state.variant);
-        match self.table.touch(&key, |tat| asked.step(tat, cost)) {
+        let step = |tat, granted| asked.step(tat, granted, cost);
+        match self.table.touch_granted(&key, step) {
+            Touched::Held(before, tenancy) if tenancy.granted().is_some() => {
+                Ok(self.admitted_by_share(asked, before, tenancy, cost))
+            }
             Touched::Held(before, tenancy) => {
                 let (after, standing) = asked.decide(before, cost);
                 let trace = if standing.allowed {
@@ -220,6 +287,35 @@ impl Engine {
                 })
             }
             Touched::Missing => self.admit_new(asked, &key, cost),
+        }
+    }
+
+    /// What became of a check of a key that this pod grants by share. The first denial is a reason to report it at once.
+    #[cold]
+    fn admitted_by_share<'a>(
+        &'a self,
+        asked: &Asked<'_>,
+        before: Nanos,
+        tenancy: Tenancy<'a>,
+        cost: Cells,
+    ) -> Admission<'a> {
+        let (after, standing) = asked.granting(tenancy.granted()).decide(before, cost);
+        let trace = match standing.allowed {
+            true => Trace::Level {
+                tenancy,
+                before,
+                after,
+            },
+            false => Trace::None,
+        };
+        let by_level = tenancy.is_mitigated();
+        if !standing.allowed && !by_level && self.table.note_share_denied(&tenancy) {
+            self.wanting.push(asked.store_key());
+        }
+        Admission {
+            standing,
+            source: Source::Fallback,
+            trace,
         }
     }
 
@@ -320,8 +416,15 @@ impl Engine {
                 },
             };
         }
-        let (standing, room) = self.windows.admit(&key, opening, cost);
+        let WindowAdmission {
+            standing,
+            room,
+            grant,
+        } = self.windows.admit(&key, opening, cost);
         self.stats.room(room);
+        if grant == Grant::FirstDenial {
+            self.wanting.push(asked.store_key());
+        }
         let trace = match room {
             _ if !standing.allowed => Trace::None,
             Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Window,
@@ -332,7 +435,7 @@ impl Engine {
         };
         Admission {
             standing,
-            source: Source::Local,
+            source: Source::Local.granted(grant != Grant::Whole),
             trace,
         }
     }
@@ -350,7 +453,7 @@ impl Engine {
     pub(super) fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
         let now = asked.moment.now;
         let ends = self.mitigations.get(asked.name, now)?;
-        Some(ends.min(now.after(Terms::level(&asked.limit).level_max())))
+        Some(ends.min(now.after(asked.terms().level_max())))
     }
 
     /// The TAT that a key which is not held has to be assumed to have.
@@ -392,7 +495,7 @@ impl Engine {
 
     /// Notes admitted cells of a rule's key for the store.
     #[inline(always)]
-    fn report(&self, (rule, name): (u64, u128), tenancy: &Tenancy<'_>, cost: Cells) {
+    pub(super) fn report(&self, (rule, name): (u64, u128), tenancy: &Tenancy<'_>, cost: Cells) {
         match self.table.book(tenancy, cost) {
             Booked::Noted => {}
             Booked::Triggered => self.wanting.push(StoreKey {
@@ -416,12 +519,16 @@ impl Engine {
         }
     }
 
-    /// How a check of `cost` would stand. Changes nothing.
+    /// How a check of `cost` would stand. Changes nothing of that.
     pub(super) fn look(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        if !asked.alone {
-            return self.look_in_step(asked, cost);
+        if asked.alone {
+            return self.look_alone(asked, cost);
         }
-        self.look_alone(asked, cost)
+        let looked = self.look_in_step(asked, cost);
+        if !looked.0.allowed {
+            self.denied(asked);
+        }
+        looked
     }
 
     pub(super) fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
@@ -441,16 +548,23 @@ impl Engine {
         let former = || {
             asked.state.former.iter().find_map(|former| {
                 let key = self.table.key(asked.name, former.variant);
-                let (tat, mitigated) = self.table.look(&key)?;
-                Some((former.rescaled(tat, now, &asked.limit), mitigated))
+                let state = self.table.look(&key)?;
+                let tat = former.rescaled(state.tat, now, &asked.limit);
+                Some(BucketState { tat, ..state })
             })
         };
-        let (tat, mitigated) = held.or_else(former).unwrap_or_else(|| {
+        let state = held.or_else(former).unwrap_or_else(|| {
             let mitigated = self.mitigation(asked);
             let unheld = self.unheld(asked);
-            (unheld.max(mitigated.unwrap_or(unheld)), mitigated.is_some())
+            BucketState {
+                tat: unheld.max(mitigated.unwrap_or(unheld)),
+                mitigated: mitigated.is_some(),
+                granted: None,
+            }
         });
-        (asked.decide(tat, cost).1, asked.source(tat, mitigated))
+        let (_, standing) = asked.granting(state.granted).decide(state.tat, cost);
+        let source = asked.source(state.tat, state.mitigated);
+        (standing, source.granted(state.granted.is_some()))
     }
 }
 

@@ -6,7 +6,7 @@ use super::admit::UNLIMITED;
 use super::{InForce, Snapshot};
 use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
-use crate::pure::{Cells, Check, Limit, Rule, Standing};
+use crate::pure::{Cells, Check, Limit, Rule, Span, Standing};
 
 /// Where a decision came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,11 +17,19 @@ pub enum Source {
     Mitigation,
     /// The store, which was asked.
     Strict,
-    /// The rule's way without the store, which cannot be reached.
+    /// What this pod grants alone: the store cannot be reached, or not in time for this key.
     Fallback,
 }
 
 impl Source {
+    /// The source of a decision on a key of which this pod grants only its share, if `by_share`.
+    pub(super) const fn granted(self, by_share: bool) -> Self {
+        match by_share {
+            true => Self::Fallback,
+            false => self,
+        }
+    }
+
     /// Every source.
     pub const ALL: [Self; 4] = [Self::Local, Self::Mitigation, Self::Strict, Self::Fallback];
 
@@ -57,6 +65,10 @@ pub struct Hit {
     pub source: Source,
     /// Whether it had no room and was allowed all the same, because the store cannot be reached.
     pub forgiven: bool,
+    /// Cells that were denied and that this pod charged all the same.
+    pub charged: Cells,
+    /// Whether more was to be charged than a bucket takes.
+    pub capped: bool,
 }
 
 impl Hit {
@@ -72,6 +84,8 @@ impl Hit {
             standing: UNLIMITED,
             source: Source::Local,
             forgiven: false,
+            charged: Cells::ZERO,
+            capped: false,
         }
     }
 
@@ -120,28 +134,44 @@ impl Answer {
         hit.limit(&self.snapshot)
     }
 
-    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, a
-    /// pattern where all that it matches share the key, and the domain where the rule does not say it.
-    pub fn key_entries(&self, hit: &Hit, check: &Check<'_>, mut tell: impl FnMut(&str, &str)) {
+    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, paths
+    /// in their normal one, a pattern where all that it matches share the key, and the domain where the rule does not
+    /// say it.
+    pub fn key_entries(&self, hit: &Hit, check: &Check<'_>, mut tell: impl FnMut(&[u8], &[u8])) {
         let descriptor = check.descriptors.get(hit.descriptor);
         let entries = descriptor.map_or(&[][..], |descriptor| descriptor.entries);
         let steps = self.rule(hit).steps();
         // The rule of a carried limit stands nowhere: the domain and every entry are part of its key.
         let part = match hit.carried {
             Some(_) => {
-                tell("domain", check.domain);
+                tell(b"domain", check.domain.as_bytes());
                 entries.len()
             }
             None => steps.len(),
         };
+        let forms = self.snapshot.rules().forms();
         for (index, entry) in entries.iter().enumerate().take(part) {
-            let shared = steps.get(index).filter(|step| step.shared);
-            let addresses = self.snapshot.rules().addresses();
-            match (shared, addresses.plain(entry.key, entry.value)) {
-                (Some(step), _) => tell(entry.key, step.value.as_deref().unwrap_or_default()),
-                (None, Some(plain)) => tell(entry.key, plain.as_str()),
-                (None, None) => tell(entry.key, entry.value),
+            if let Some(step) = steps.get(index).filter(|step| step.shared) {
+                let pattern = step.value.as_deref().unwrap_or_default();
+                tell(entry.key, pattern.as_bytes());
+            } else if let Some(plain) = forms.addresses.plain(entry.key, entry.value) {
+                tell(entry.key, plain.as_str().as_bytes());
+            } else {
+                let path = forms.paths.normal(entry);
+                tell(entry.key, path.as_deref().unwrap_or(entry.value));
             }
+        }
+    }
+
+    /// Until a hit of this answer stands as if it had never been used; of a denial that no wait ends, the limit's whole
+    /// window at least: who is told of no time at all comes back at once.
+    pub fn reset_after(&self, hit: &Hit) -> Span {
+        let standing = &hit.standing;
+        match self.limit(hit) {
+            Some(limit) if !standing.allowed && standing.retry_after.is_none() => {
+                standing.reset_after.max(limit.window())
+            }
+            Some(_) | None => standing.reset_after,
         }
     }
 

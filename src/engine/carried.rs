@@ -7,10 +7,10 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::refund::Refunded;
+use super::refund::{Refunded, ToldCells};
 use super::shards::{Kept, Missed, Room, Shard, Shards};
 use super::table::Booked;
-use crate::pure::sync::{Share, Terrain, Trigger};
+use crate::pure::sync::{Share, ShareCode, Terrain, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// One key.
@@ -31,23 +31,36 @@ struct Untold {
     price: Span,
     trigger: Option<Trigger>,
     in_flight: bool,
+    /// The share that the pod grants; `None` if it grants all of the key.
+    granted: Option<ShareCode>,
+    /// Whether that share has denied a check.
+    share_denied: bool,
 }
 
 impl Untold {
-    /// Takes cells of `limit` out by what they cost: they may have been admitted under another one.
-    fn refund(&mut self, limit: &Limit, cells: Cells) -> Refunded {
-        let taken = self.price.min(limit.interval().times(cells));
-        let covered = taken.whole(limit.interval());
+    /// Takes cells of `limit` out by what they cost: they may have been admitted under another one. The bucket is
+    /// emptier by `emptied`, and ends at `tat`.
+    fn refund(&mut self, limit: &Limit, emptied: Span, tat: Nanos) -> Refunded {
+        let interval = limit.interval();
+        let cells = emptied.cells_up(interval);
+        // A cell that has drained in part was booked as a whole one, and leaves the book as a whole one.
+        let taken = self.price.min(interval.times(cells));
         self.price = self.price.less(taken);
         let untold = match self.price {
             Span::ZERO => self.cells,
             // As long as there is a price to tell, there is a cell to tell it with.
-            _ => covered.min(self.cells.less(Cells::ONE)),
+            _ => taken.whole(interval).min(self.cells.less(Cells::ONE)),
         };
         self.cells = self.cells.less(untold);
+        let price = emptied.less(taken);
         Refunded {
             untold,
-            told: cells.less(covered),
+            told: ToldCells {
+                cells: price.cells_up(interval),
+                price,
+                tat,
+                unix: Span::ZERO,
+            },
         }
     }
 }
@@ -73,7 +86,17 @@ impl Bucket {
                 price: Span::ZERO,
                 trigger: None,
                 in_flight: false,
+                granted: None,
+                share_denied: false,
             },
+        }
+    }
+
+    const fn stood(&self) -> Stood {
+        Stood {
+            tat: self.tat,
+            mitigated: self.mitigated,
+            granted: self.untold.granted,
         }
     }
 
@@ -89,6 +112,8 @@ pub struct Stood {
     pub tat: Nanos,
     /// Whether the fleet's level denied it.
     pub mitigated: bool,
+    /// The share that this pod grants of it; `None` if it grants all of it.
+    pub granted: Option<ShareCode>,
 }
 
 /// A bucket as it was when its cells were collected.
@@ -127,10 +152,7 @@ impl Carried {
     /// How the key stands, if it is held.
     pub fn look(&self, name: u128) -> Option<Stood> {
         let shard = self.shard(name);
-        shard.get(&name).map(|bucket| Stood {
-            tat: bucket.tat,
-            mitigated: bucket.mitigated,
-        })
+        shard.get(&name).map(Bucket::stood)
     }
 
     /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it stood before. One that is
@@ -140,19 +162,16 @@ impl Carried {
         name: u128,
         now: Nanos,
         opening: impl FnOnce() -> Stood,
-        step: impl FnOnce(Nanos) -> Option<Nanos>,
+        step: impl FnOnce(&Stood) -> Option<Nanos>,
     ) -> (Stood, Room) {
         let mut shard = self.shard(name);
         if let Some(bucket) = shard.get_mut(&name) {
-            let stood = Stood {
-                tat: bucket.tat,
-                mitigated: bucket.mitigated,
-            };
-            bucket.tat = step(bucket.tat).unwrap_or(bucket.tat);
+            let stood = bucket.stood();
+            bucket.tat = step(&stood).unwrap_or(bucket.tat);
             return (stood, Room::Free);
         }
         let stood = opening();
-        let room = match step(stood.tat) {
+        let room = match step(&stood) {
             Some(tat) => {
                 let bucket = Bucket::at(tat, stood.mitigated);
                 let missed = |bucket: &Bucket| bucket.missed(now);
@@ -182,9 +201,9 @@ impl Carried {
         };
         let before = bucket.tat.max(now);
         bucket.tat = before.before(limit.interval().times(cells)).max(now);
-        let given_back = before.since(bucket.tat).whole(limit.interval());
         bucket.untold.limit.get_or_insert(*limit);
-        bucket.untold.refund(limit, given_back)
+        let emptied = before.since(bucket.tat);
+        bucket.untold.refund(limit, emptied, bucket.tat)
     }
 
     /// Notes cells as admitted under `limit` and not yet told.
@@ -244,8 +263,38 @@ impl Carried {
         };
         bucket.mitigated = mitigated.unwrap_or(bucket.mitigated);
         bucket.untold.in_flight = false;
+        bucket.untold.granted = None;
+        bucket.untold.share_denied = false;
         bucket.untold.trigger = Some(trigger);
         trigger.cells().is_some_and(|at| bucket.untold.cells >= at)
+    }
+
+    /// Ends the flight of the key, if it is in one, and grants it by `share` from now on.
+    pub fn grant_by_share(&self, name: u128, share: ShareCode) {
+        if let Some(bucket) = self.shard(name).get_mut(&name) {
+            bucket.untold.in_flight = false;
+            bucket.untold.granted = Some(share);
+            bucket.untold.share_denied = false;
+            bucket.untold.trigger = Some(Trigger::EACH);
+        }
+    }
+
+    /// Notes that the share of the key has denied a check. `true` for the first time since it was granted.
+    pub fn note_share_denied(&self, name: u128) -> bool {
+        match self.shard(name).get_mut(&name) {
+            Some(Bucket { untold, .. }) => {
+                untold.granted.is_some() && !std::mem::replace(&mut untold.share_denied, true)
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the share of the key has denied a check since it was granted.
+    pub fn is_share_denied(&self, name: u128) -> bool {
+        let shard = self.shard(name);
+        shard
+            .get(&name)
+            .is_some_and(|bucket| bucket.untold.share_denied)
     }
 
     /// Moves the key to the TAT that `fold` makes of the one it has and of what is pending.
@@ -255,16 +304,34 @@ impl Carried {
         }
     }
 
-    /// Raises the key to where the fleet's level ends, with what is pending here. Whether it is held.
-    pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> bool {
-        match self.shard(name).get_mut(&name) {
-            Some(bucket) => {
-                bucket.tat = bucket.tat.max(ends.after(bucket.untold.price));
-                bucket.mitigated = mitigated;
-                true
-            }
-            None => false,
+    /// Raises the key to where the fleet's level ends, with what is pending here. Says from where to where; `None` if
+    /// it is not held.
+    pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> Option<(Nanos, Nanos)> {
+        let mut shard = self.shard(name);
+        let bucket = shard.get_mut(&name)?;
+        let before = bucket.tat;
+        bucket.tat = before.max(ends.after(bucket.untold.price));
+        bucket.mitigated = mitigated;
+        Some((before, bucket.tat))
+    }
+
+    /// Sets whether the fleet's level denies the key.
+    pub fn mitigate(&self, name: u128, mitigated: bool) {
+        if let Some(bucket) = self.shard(name).get_mut(&name) {
+            bucket.mitigated = mitigated;
         }
+    }
+
+    /// Holds a key of `limit` that was denied without being held, so that the store can be asked for it.
+    pub fn hold(&self, name: u128, limit: &Limit, stood: Stood, now: Nanos) -> Room {
+        let mut shard = self.shard(name);
+        if shard.contains_key(&name) {
+            return Room::Free;
+        }
+        let mut bucket = Bucket::at(stood.tat, stood.mitigated);
+        bucket.untold.limit = Some(*limit);
+        let missed = |bucket: &Bucket| bucket.missed(now);
+        self.buckets.put(&mut shard, (name, bucket), missed)
     }
 
     /// Moves the key to what the store said, which decides it. Whether it is held.
@@ -329,6 +396,7 @@ mod tests {
         let opening = || Stood {
             tat: NOW,
             mitigated: false,
+            granted: None,
         };
         let after = Nanos::new(1_500);
         carried.admit(7, NOW, opening, |_| Some(after));

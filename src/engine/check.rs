@@ -3,14 +3,17 @@
 //! A check that meets one rule is a single admission (`admit.rs`). One that meets several looks first and then admits,
 //! the scarcest first; when another thread took the last cell in between, what was admitted so far is given back.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::admit::{Admission, Asked, Stale, Trace};
 use super::answer::{Answer, Hit, Hits, Source};
 use super::snapshot::{Carrier, Snapshot};
 use super::{Engine, InForce, stats::Stat};
-use crate::pure::rules::Lookup;
-use crate::pure::{Cells, Check, Entry, Moment, Standing};
+use crate::pure::address::Plain;
+use crate::pure::rules::{Forms, Lookup};
+use crate::pure::{Cells, Check, Entry, Moment, Standing, ValueKind};
 
 impl Engine {
     /// Decides `check` at `moment`. Never waits.
@@ -70,9 +73,11 @@ impl Engine {
             }
         }
         let allowed = allows(snapshot, hits);
-        match allowed {
-            true => self.refund_all(snapshot, hits, moment),
-            false => self.charge_rejected(snapshot, hits, moment),
+        if allowed {
+            self.refund_all(snapshot, hits, moment);
+        }
+        if snapshot.charges() {
+            self.charge_denied(snapshot, hits, moment, |_| false);
         }
         Ok(allowed)
     }
@@ -200,25 +205,6 @@ impl Engine {
             alone: state.reported && self.fallback.holds_for(&rule.spec, hit.name),
         })
     }
-
-    /// Rules that count what was denied do so.
-    pub(super) fn charge_rejected(&self, snapshot: &Snapshot, hits: &[Hit], moment: Moment) {
-        for hit in hits
-            .iter()
-            .filter(|hit| hit.cost > Cells::ZERO && !hit.refund)
-        {
-            match self.asked(snapshot, hit, moment) {
-                Some(asked) if asked.rule.spec.count_rejected => {
-                    let room = self.windows.charge(&asked.window(), hit.cost);
-                    self.stats.room(room);
-                    if asked.state.reported {
-                        self.report_window(&asked, hit.cost);
-                    }
-                }
-                Some(_) | None => {}
-            }
-        }
-    }
 }
 
 impl Hit {
@@ -232,15 +218,16 @@ impl Hit {
     }
 }
 
-/// Whether the check passes as its hits stand: no rule denies it, and of those in quota mode not all do.
+/// Whether the check passes as its hits stand: no rule denies it, and of those in quota mode not all do. One that is in
+/// shadow mode as well never denies, so that the others never do it alone.
 pub(super) fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
     let (mut quotas, mut quotas_over) = (0_usize, 0_usize);
     for hit in hits {
         let spec = &snapshot.rule(hit.rule).0.spec;
-        let over = !hit.standing.allowed;
-        if spec.shadow || hit.refund {
+        if hit.refund {
             continue;
         }
+        let over = !hit.standing.allowed && !spec.shadow;
         if spec.quota {
             quotas += 1;
             quotas_over += usize::from(over);
@@ -266,7 +253,7 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
                 ..Hit::new(rule, name, cost)
             });
         };
-        with_plain_addresses(snapshot, descriptor.entries, |entries| {
+        with_forms(snapshot, descriptor.entries, |entries| {
             if descriptor.limit.is_none() {
                 lookup = rules.walk(check.domain, entries, |index| {
                     let (rule, state) = snapshot.rule(index);
@@ -302,28 +289,39 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
     (hits, lookup)
 }
 
-/// Runs `then` on `entries` with addresses in their plain form.
-fn with_plain_addresses(
-    snapshot: &Snapshot,
-    entries: &[Entry<'_>],
-    then: impl FnOnce(&[Entry<'_>]),
-) {
-    let addresses = snapshot.rules().addresses();
-    let plain: SmallVec<[_; 2]> = entries
+/// A value in the form that it is counted in.
+enum Formed<'a> {
+    Address(Plain),
+    Path(Cow<'a, [u8]>),
+}
+
+/// Runs `then` on `entries` with addresses in their plain form and paths in their normal one.
+fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[Entry<'_>])) {
+    let Forms { addresses, paths } = snapshot.rules().forms();
+    let formed: SmallVec<[(usize, Formed<'_>); 2]> = entries
         .iter()
         .enumerate()
         .filter_map(|(index, entry)| {
-            addresses
-                .plain(entry.key, entry.value)
-                .map(|plain| (index, plain))
+            let address = addresses.plain(entry.key, entry.value);
+            let formed = match address.map(Formed::Address) {
+                Some(address) => address,
+                None => Formed::Path(paths.normal(entry)?),
+            };
+            Some((index, formed))
         })
         .collect();
-    if plain.is_empty() {
+    if formed.is_empty() {
         return then(entries);
     }
     let mut changed: SmallVec<[Entry<'_>; 8]> = entries.into();
-    for (index, plain) in &plain {
-        changed[*index].value = plain.as_str();
+    for (index, formed) in &formed {
+        let entry = &mut changed[*index];
+        match formed {
+            Formed::Address(plain) => entry.value = plain.as_str().as_bytes(),
+            Formed::Path(path) => {
+                (entry.value, entry.kind) = (path, ValueKind::Path);
+            }
+        }
     }
     then(&changed);
 }

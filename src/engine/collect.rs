@@ -1,13 +1,15 @@
 //! What passes between the buckets and the rounds: cells go out, levels come in.
 
 use super::admit::Asked;
+use super::refund::ToldCells;
 use super::snapshot::Snapshot;
 use super::stats::Stat;
 use super::table::{TableKey, Touched};
 use super::windows::Heard;
 use super::{Answer, Engine, Hit};
 use crate::pure::limit::CAPACITY_MAX;
-use crate::pure::sync::{Family, StoreKey, Terms, Told, Trigger};
+use crate::pure::rule::Consistency;
+use crate::pure::sync::{Family, Known, ShareCode, StoreKey, Terms, Told, Trigger};
 use crate::pure::{Cells, Moment, Nanos, Span};
 
 /// What a fold may be above the least it has to be, beside one cell: checks that ran while the answer was on its way.
@@ -26,6 +28,19 @@ pub(super) struct Frozen {
     pub(super) at: Nanos,
     /// For how long the oldest was pending; windows only.
     pub(super) age: Span,
+}
+
+impl Frozen {
+    /// No cells of a key that is not held.
+    pub(super) const fn nothing(now: Nanos) -> Self {
+        Self {
+            cells: Cells::ZERO,
+            price: Span::ZERO,
+            tat: now,
+            at: now,
+            age: Span::ZERO,
+        }
+    }
 }
 
 /// Cells that were collected and are not to be told.
@@ -55,6 +70,8 @@ pub(super) struct Answered {
     pub(super) anchor: Nanos,
     /// What the key's bucket was when it was asked.
     pub(super) frozen: Frozen,
+    /// What callers gave back of that, and the store has yet to hear of.
+    pub(super) refund_due: ToldCells,
 }
 
 /// Where the bucket of a key in flight is.
@@ -65,6 +82,30 @@ pub(super) enum Seat {
     Level(TableKey),
     Window(u128),
     Carried(u128),
+}
+
+/// What news of a full key changed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Raised {
+    /// As much was known.
+    Nothing,
+    /// Its bucket ended at `from`, or would have been empty since, and ends at `to`.
+    Level { from: Nanos, to: Nanos },
+    /// So many cells were counted in the window of this index, which still is so long.
+    Window {
+        index: u64,
+        cells: Cells,
+        left: Span,
+    },
+}
+
+impl Raised {
+    fn level(from: Nanos, to: Nanos) -> Self {
+        match to > from {
+            true => Self::Level { from, to },
+            false => Self::Nothing,
+        }
+    }
 }
 
 impl Engine {
@@ -119,6 +160,21 @@ impl Engine {
         }
     }
 
+    /// How full a key is without the cells that were just collected.
+    pub(super) fn known(&self, asked: &Asked<'_>, frozen: &Frozen) -> Known {
+        let (level, cells) = match asked.state.family {
+            Family::Level | Family::Carried => {
+                let level = frozen.tat.since(frozen.at).less(frozen.price);
+                (level, Cells::ZERO)
+            }
+            Family::Window => {
+                let used = self.windows.used(&asked.window());
+                (Span::ZERO, used.less(frozen.cells))
+            }
+        };
+        Known { level, cells }
+    }
+
     /// Collects the pending cells of a key that are not to be told.
     pub(super) fn hush(&self, asked: &Asked<'_>) -> Hushed {
         match asked.state.family {
@@ -164,13 +220,64 @@ impl Engine {
     }
 
     fn land_level(&self, key: &TableKey, trigger: Trigger) -> bool {
+        self.table.land(key, trigger, self.is_mitigated(key))
+    }
+
+    fn is_mitigated(&self, key: &TableKey) -> bool {
         let held = self.table.look(key);
-        let mitigated = held.is_some_and(|(_, mitigated)| mitigated);
-        self.table.land(key, trigger, mitigated)
+        held.is_some_and(|state| state.mitigated)
+    }
+
+    /// Grants a key by `share` from now on, and ends its flight, if it is in one.
+    pub(super) fn grant_by_share(&self, asked: &Asked<'_>, share: ShareCode) {
+        match asked.state.family {
+            Family::Level => {
+                let key = self.table_key(asked);
+                self.table
+                    .grant_by_share(&key, share, self.is_mitigated(&key));
+            }
+            Family::Carried => self.carried.grant_by_share(asked.name, share),
+            Family::Window => self.windows.grant_by_share(asked.name, share),
+        }
+    }
+
+    /// Whether a key is granted by share, and that has denied a check since.
+    pub(super) fn is_share_denied(&self, asked: &Asked<'_>) -> bool {
+        match asked.state.family {
+            Family::Level => self.table.is_share_denied(&self.table_key(asked)),
+            Family::Carried => self.carried.is_share_denied(asked.name),
+            Family::Window => self.windows.is_share_denied(asked.name),
+        }
+    }
+
+    /// Whether more than half of a key is in use, as far as this pod knows.
+    pub(super) fn is_half_used(&self, asked: &Asked<'_>) -> bool {
+        let level = match asked.state.family {
+            Family::Level | Family::Carried => self
+                .tat_of(asked)
+                .map_or(Span::ZERO, |tat| tat.since(asked.moment.now)),
+            Family::Window => return self.windows.is_half_used(&asked.window()),
+        };
+        level.plus(level) > asked.limit.capacity()
+    }
+
+    /// Raises the bucket of a key to `tat`, if it is below.
+    pub(super) fn raise_tat(&self, asked: &Asked<'_>, tat: Nanos) {
+        match asked.state.family {
+            Family::Level => {
+                let raised = |held: Nanos| (Some(held.max(tat)), ());
+                let _ = self.table.touch(&self.table_key(asked), raised);
+            }
+            Family::Carried => self.carried.fold(asked.name, |held, _| held.max(tat)),
+            Family::Window => {}
+        }
     }
 
     /// Takes in what the store said. `true` if the key wants another round already.
     pub(super) fn fold(&self, asked: &Asked<'_>, answered: &Answered, trigger: Trigger) -> bool {
+        if self.mitigations.count() > 0 {
+            self.fold_mitigation(asked, answered);
+        }
         match answered.told {
             Told::Level { level, .. } => {
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
@@ -187,9 +294,13 @@ impl Engine {
                 let window = asked.limit.window();
                 let index = window_index(asked.moment.unix.plus(left), window);
                 let admitted_at = asked.moment.unix.less(asked.moment.now.since(at).plus(age));
+                let due = answered.refund_due;
                 let heard = Heard {
                     index,
-                    current,
+                    current: match due.unix.whole(window).get() == index {
+                        true => current.less(due.cells),
+                        false => current,
+                    },
                     // What was admitted in the window before is counted there.
                     own: match admitted_at.whole(window).get() == index {
                         true => cells,
@@ -201,15 +312,38 @@ impl Engine {
         }
     }
 
+    /// A key that is known only as denied by the fleet is denied for as long as the store says.
+    fn fold_mitigation(&self, asked: &Asked<'_>, answered: &Answered) {
+        let now = asked.moment.now;
+        let ends = match answered.told {
+            Told::Level { level, .. } => {
+                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+                full.then(|| answered.anchor.after(level))
+            }
+            Told::Window { current, left, .. } => {
+                let full = current >= Cells::new(asked.limit.requests());
+                full.then(|| now.after(left))
+            }
+        };
+        if self.mitigations.get(asked.name, now).is_some() {
+            self.mitigations.remove(asked.name);
+            if let Some(ends) = ends {
+                self.mitigations.put(asked.name, ends, now);
+            }
+        }
+    }
+
     /// The new TAT is where the store's level ends, plus what was admitted here since the freeze. How much that was can
     /// be seen in two ways. The bucket has moved by as much since the freeze, or by more where it had run empty. And as
     /// much is pending, or a little less while a check has been admitted and not yet noted. So the bucket is moved along
-    /// with what it was, but to no less than the pending cells demand and to little more than that.
+    /// with what it was, but to no less than the pending cells demand and to little more than that. What callers gave back
+    /// since the freeze has moved the bucket too; the store's level still has it, and is taken without it.
     fn fold_level(&self, asked: &Asked<'_>, level: Span, answered: &Answered) {
         let interval = asked.limit.interval();
         let (ends, frozen) = (answered.anchor.after(level), answered.frozen);
+        let without_refunds = answered.anchor.after(level.less(answered.refund_due.price));
         let folded = |tat: Nanos, pending: Span| {
-            let least = ends.max(frozen.at).after(pending);
+            let least = without_refunds.max(frozen.at).after(pending);
             let moved = match ends >= frozen.tat {
                 true => tat.after(ends.since(frozen.tat)),
                 false => tat.before(frozen.tat.since(ends)),
@@ -228,25 +362,40 @@ impl Engine {
         });
     }
 
-    /// Takes in that the store has less of a key than was known: its bucket goes no lower than what is pending demands.
-    pub(super) fn lower(&self, asked: &Asked<'_>, told: Told, anchor: Nanos) {
+    /// Takes in how a key stands since the store gave cells of it back, while nothing of it was on its way. The store has
+    /// yet to give back `refund_due` of that.
+    pub(super) fn fold_refund(
+        &self,
+        asked: &Asked<'_>,
+        told: Told,
+        anchor: Nanos,
+        refund_due: Span,
+    ) {
         let Told::Level { level, .. } = told else {
             return; // windows learn of it with their next round
         };
-        let (ends, interval) = (anchor.after(level), asked.limit.interval());
-        let lowered = |tat: Nanos, pending: Span| {
-            let most = ends.after(pending).after(interval).after(FOLD_SLACK);
-            tat.min(most).max(Nanos::new(1))
+        let (level, interval) = (level.less(refund_due), asked.limit.interval());
+        let full = level.plus(interval) > asked.limit.capacity();
+        let ends = anchor.after(level);
+        // The store decides a strict key: its bucket is never ahead of the store.
+        let is_strict = asked.rule.spec.consistency == Consistency::Strict;
+        let folded = |tat: Nanos, pending: Span| {
+            let least = ends.after(pending);
+            let most = least.after(interval).after(FOLD_SLACK);
+            let least = if is_strict { Nanos::default() } else { least };
+            tat.clamp(least, most).max(Nanos::new(1))
         };
         if asked.state.family == Family::Carried {
-            self.carried.fold(asked.name, lowered);
+            self.carried.fold(asked.name, folded);
+            self.carried.mitigate(asked.name, full);
             return;
         }
         let key = &self.table_key(asked);
         let _ = self.table.touch(key, |tat| {
             let pending = self.table.pending(key).unwrap_or(Cells::ZERO);
-            (Some(lowered(tat, interval.times(pending))), ())
+            (Some(folded(tat, interval.times(pending))), ())
         });
+        self.table.mitigate(key, full);
     }
 
     /// Where the bucket of a key is.
@@ -272,25 +421,20 @@ impl Engine {
         }
     }
 
-    /// Takes in that the fleet denies a key: its level, or how long its window still is.
-    pub(super) fn raise(&self, asked: &Asked<'_>, level: Span) {
+    /// Takes in that the fleet denies a key: its level, or how long its window still is. Says what that changed.
+    pub(super) fn raise(&self, asked: &Asked<'_>, level: Span) -> Raised {
         let now = asked.moment.now;
         if asked.rule.spec.algorithm.is_windowed() {
-            let (unix, window) = (asked.moment.unix, asked.limit.window());
-            // By our clock that window may be over already: nothing is known of the one we are in.
-            let is_this_one = window_index(unix.plus(level), window) == unix.whole(window).get();
-            if is_this_one && !self.windows.fill(&asked.window()) {
-                let left = level.min(window);
-                self.mitigations.put(asked.name, now.after(left), now);
-            }
-            return;
+            return self.raise_window(asked, level);
         }
         let rarest = Span::nanos(u64::MAX);
-        let level = level.min(Terms::level(&asked.limit).heard_every(rarest).level_max());
+        let level = level.min(asked.terms().heard_every(rarest).level_max());
         let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
         if asked.state.family == Family::Carried {
-            self.carried.raise(asked.name, now.after(level), full);
-            return;
+            let moved = self.carried.raise(asked.name, now.after(level), full);
+            return moved.map_or(Raised::Nothing, |(from, to)| {
+                Raised::level(from.max(now), to)
+            });
         }
         let key = self.table_key(asked);
         // What is pending here is not in that level yet.
@@ -298,9 +442,55 @@ impl Engine {
         let ends = now
             .after(level)
             .after(asked.limit.interval().times(pending));
-        match self.table.touch(&key, |tat| (Some(tat.max(ends)), ())) {
-            Touched::Held((), _) => self.table.mitigate(&key, full),
-            Touched::Missing => self.mitigations.put(asked.name, ends, now),
+        match self.table.touch(&key, |tat| (Some(tat.max(ends)), tat)) {
+            Touched::Held(before, _) => {
+                self.table.mitigate(&key, full);
+                Raised::level(before.max(now), ends)
+            }
+            Touched::Missing => {
+                self.mitigations.put(asked.name, ends, now);
+                Raised::level(now, ends)
+            }
+        }
+    }
+
+    fn raise_window(&self, asked: &Asked<'_>, left: Span) -> Raised {
+        let (moment, window) = (asked.moment, asked.limit.window());
+        let index = window_index(moment.unix.plus(left), window);
+        // By our clock that window may be over already: nothing is known of the one we are in.
+        if index != moment.unix.whole(window).get() {
+            return Raised::Nothing;
+        }
+        let left = left.min(window);
+        let cells = match self.windows.fill(&asked.window()) {
+            Some(Cells::ZERO) => return Raised::Nothing,
+            Some(cells) => cells,
+            None => {
+                let ends = moment.now.after(left);
+                self.mitigations.put(asked.name, ends, moment.now);
+                Cells::ZERO
+            }
+        };
+        Raised::Window { index, cells, left }
+    }
+
+    /// Undoes that news moved a bucket up by so much, but moves it no lower than where it ended `before`.
+    pub(super) fn unraise(&self, asked: &Asked<'_>, by: Span, before: Nanos) {
+        let lowered = |tat: Nanos| tat.before(by).max(tat.min(before)).max(Nanos::new(1));
+        if asked.state.family == Family::Carried {
+            self.carried.fold(asked.name, |tat, _| lowered(tat));
+            self.carried.mitigate(asked.name, false);
+            return;
+        }
+        let key = self.table_key(asked);
+        let _ = self.table.touch(&key, |tat| (Some(lowered(tat)), ()));
+        self.table.mitigate(&key, false);
+    }
+
+    /// Undoes that news counted cells in the window of this index.
+    pub(super) fn unfill(&self, asked: &Asked<'_>, index: u64, cells: Cells) {
+        if asked.moment.unix.whole(asked.limit.window()).get() == index {
+            self.windows.unfill(&asked.window(), cells);
         }
     }
 
@@ -359,9 +549,10 @@ impl Engine {
     }
 
     /// Takes in that the fleet denies a key of which nothing is held here, and no limit is known.
-    pub(super) fn deny_unheld(&self, name: u128, level: Span, now: Nanos) {
+    pub(super) fn deny_unheld(&self, name: u128, level: Span, now: Nanos) -> Raised {
         let ends = now.after(level.min(CAPACITY_MAX));
         self.mitigations.put(name, ends, now);
+        Raised::level(now, ends)
     }
 
     /// The cells that are pending in all buckets.

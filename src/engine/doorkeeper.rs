@@ -16,6 +16,8 @@ const COUNTERS_MAX: usize = 1 << 22;
 const COUNTERS_MIN: usize = 1 << 10;
 /// A key is counted in as many places; the lowest count is the one that counts.
 const ROWS: usize = 2;
+/// The most cells that are remembered of a key.
+pub(super) const COUNT_MAX: Cells = Cells::new(u8::MAX as u64);
 /// How long a count is fully remembered.
 const FADE_AFTER: Span = Span::seconds(60);
 

@@ -16,7 +16,7 @@ use super::admit::{Admission, Asked, Stale, Trace};
 use super::answer::Source;
 use crate::pure::rule::{Consistency, OnStoreError, RuleSpec};
 use crate::pure::sync::{Lane, Share};
-use crate::pure::{Cells, Span, Standing};
+use crate::pure::{Cells, Limit, Span, Standing};
 
 /// How soon to ask again when the store is needed and gone.
 const STORE_RETRY: Span = Span::seconds(1);
@@ -105,6 +105,14 @@ fn grants_share(spec: &RuleSpec) -> bool {
 }
 
 impl Engine {
+    /// The limit of a key as this pod grants it now: while the store cannot be told, maybe its share of it.
+    pub(super) fn granted(&self, asked: &Asked<'_>) -> Limit {
+        match asked.alone && asked.rule.spec.on_store_error == OnStoreError::LocalShare {
+            true => asked.limit.shared(self.fallback.share(asked.name)),
+            false => asked.limit,
+        }
+    }
+
     /// Takes `cost` cells while the store cannot be told, as the rule has it.
     #[cold]
     pub(super) fn admit_alone<'a>(

@@ -59,7 +59,7 @@ impl RuleKey {
     pub fn name_of_all(&self, domain: &str, entries: &[Entry<'_>]) -> u128 {
         let mut bytes: SmallVec<[u8; INLINE_BYTES]> = SmallVec::new();
         let words = entries.iter().flat_map(|entry| [entry.key, entry.value]);
-        for word in [domain].into_iter().chain(words) {
+        for word in [domain.as_bytes()].into_iter().chain(words) {
             key::write_value(word, |part| bytes.extend_from_slice(part));
         }
         self.name_of(&bytes)

@@ -7,6 +7,7 @@ mod admit;
 mod answer;
 mod atomic;
 mod carried;
+mod charge;
 mod check;
 mod collect;
 mod doorkeeper;
@@ -14,6 +15,7 @@ pub mod errand;
 mod fallback;
 mod identity;
 mod mitigations;
+mod questions;
 mod refund;
 pub mod rounds;
 mod shards;
@@ -22,7 +24,7 @@ mod stats;
 mod strict;
 pub mod table;
 mod throttle;
-mod wanting;
+pub mod wanting;
 mod windows;
 
 use std::cell::Cell;
@@ -45,9 +47,11 @@ pub use throttle::Throttle;
 
 use crate::pure::Rules;
 use carried::Carried;
+use charge::Charges;
 use doorkeeper::Doorkeeper;
 use fallback::Fallback;
 use mitigations::Mitigations;
+use questions::Questions;
 use refund::Refunds;
 use rounds::Figures;
 use table::Table;
@@ -119,9 +123,11 @@ pub struct Engine {
     carried: Carried,
     doorkeeper: Doorkeeper,
     mitigations: Mitigations,
+    questions: Questions,
     fallback: Fallback,
     wanting: Wanting,
     refunds: Refunds,
+    charges: Charges,
     figures: ArcSwap<Figures>,
     stats: Stats,
 }
@@ -139,9 +145,11 @@ impl Engine {
             carried: Carried::new(setup.keys_max),
             doorkeeper: Doorkeeper::new(setup.keys_max),
             mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
+            questions: Questions::default(),
             fallback: Fallback::default(),
             wanting: Wanting::default(),
             refunds: Refunds::default(),
+            charges: Charges::default(),
             figures: ArcSwap::default(),
             stats: Stats::default(),
             setup,

@@ -50,6 +50,7 @@ pub struct Snapshot {
     by_id: HashMap<u64, RuleIndex>,
     version: u64,
     asks: bool,
+    charges: bool,
 }
 
 /// What the engine knows of one rule.
@@ -124,6 +125,7 @@ impl Snapshot {
             asks: known.any(|(rule, state)| {
                 state.reported && rule.spec.consistency == Consistency::Strict
             }),
+            charges: rules.all().iter().any(|rule| rule.spec.count_rejected),
             by_id: ids.map(|(index, state)| (state.id, index)).collect(),
             rules,
             carried,
@@ -169,6 +171,12 @@ impl Snapshot {
     #[inline]
     pub const fn asks(&self) -> bool {
         self.asks
+    }
+
+    /// Whether any rule charges what was denied.
+    #[inline]
+    pub const fn charges(&self) -> bool {
+        self.charges
     }
 
     /// The rule that the store calls `id`.

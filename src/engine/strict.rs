@@ -21,7 +21,7 @@ use super::windows::Mirrored;
 use super::{Engine, InForce, Stale};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::Lookup;
-use crate::pure::sync::{Family, Take, Taken, Terms, Told};
+use crate::pure::sync::{Family, Take, Taken, Told};
 use crate::pure::{Cells, Check, Moment, Nanos, Span, Standing};
 
 /// A check that has begun.
@@ -150,7 +150,9 @@ impl Engine {
             }
             if !allows(snapshot, hits) {
                 self.show_unconsumed(snapshot, hits, moment);
-                self.charge_rejected(snapshot, hits, moment);
+                if snapshot.charges() {
+                    self.charge_denied(snapshot, hits, moment, |_| false);
+                }
                 return Ok(Some(false));
             }
             let asking = hits.iter().enumerate();
@@ -164,6 +166,7 @@ impl Engine {
                             key: asked.store_key(),
                             terms: asked.terms(),
                             cost: hit.cost,
+                            charge: asked.rule.spec.count_rejected,
                         },
                         result: Err(Undone),
                     })
@@ -188,12 +191,15 @@ impl Engine {
             ask.result = *result;
         }
         let settled = self.settle(&mut plan, moment);
+        let taken = plan.asks.iter().filter(|ask| ask.is_taken());
         let give_back = match settled {
             Ok(true) => Vec::new(),
-            Ok(false) | Err(Stale) => {
-                let taken = plan.asks.iter().filter(|ask| ask.is_taken());
-                taken.map(|ask| ask.take).collect()
+            // What is charged all the same stays there.
+            Ok(false) => {
+                let unneeded = taken.filter(|ask| !ask.take.charge);
+                unneeded.map(|ask| ask.take).collect()
             }
+            Err(Stale) => taken.map(|ask| ask.take).collect(),
         };
         Finished {
             answer: settled.ok().map(|allowed| plan.into_answer(allowed)),
@@ -215,6 +221,7 @@ impl Engine {
                     self.follow(&asked, told, plan.began);
                     hit.standing = self.refused(&asked, told, hit.cost);
                     hit.source = Source::Strict;
+                    hit.capped = matches!(told, Told::Level { capped: true, .. });
                 }
                 (_, Ok(Taken { taken: true, .. })) | (None, _) => {}
             }
@@ -235,12 +242,14 @@ impl Engine {
             self.show_unconsumed(snapshot, hits, moment);
         }
         let allowed = allows(snapshot, hits);
-        if !allowed {
-            self.charge_rejected(snapshot, hits, moment);
-            return Ok(false);
+        if snapshot.charges() {
+            let in_store = |hit| asks.iter().any(|ask| ask.hit == hit && ask.result.is_ok());
+            self.charge_denied(snapshot, hits, moment, in_store);
         }
-        self.refund_all(snapshot, hits, moment);
-        for ask in asks {
+        if allowed {
+            self.refund_all(snapshot, hits, moment);
+        }
+        for ask in asks.iter().filter(|ask| allowed || ask.take.charge) {
             let hit = &mut hits[ask.hit];
             if let Ok(Taken { taken: true, told }) = ask.result
                 && let Some(asked) = self.asked(snapshot, hit, moment)
@@ -250,7 +259,7 @@ impl Engine {
                 hit.source = Source::Strict;
             }
         }
-        Ok(true)
+        Ok(allowed)
     }
 
     /// Brings the key's bucket to what the store said when it was asked at `began`. That is the earliest it can hold
@@ -263,7 +272,7 @@ impl Engine {
         let now = began.now;
         match told {
             Told::Level { level, .. } => {
-                let level = level.min(Terms::level(&asked.limit).level_max());
+                let level = level.min(asked.terms().level_max());
                 let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
                 if !self.set_or_enter(asked, now.after(level), full) && full {
                     self.mitigations.put(asked.name, now.after(level), now);

@@ -15,7 +15,7 @@
 //! Shown by: tests/loom/table.rs.
 
 use super::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
-use crate::pure::sync::Trigger;
+use crate::pure::sync::{ShareCode, Trigger};
 use crate::pure::{Cells, Nanos};
 
 /// Slots of a group: two words of tags.
@@ -35,11 +35,15 @@ const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;
 
 /// The book of a slot, from the top: which tenancy of the slot it is (19 bits), whether the fleet's level denies the key,
-/// whether a batch with cells of it is under way, the trigger (7 bits), and the cells admitted and not yet collected.
-const PENDING_BITS: u32 = 36;
+/// whether a batch with cells of it is under way, whether its share has denied a check, whether it is granted by share,
+/// the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by share every cell is a
+/// trigger: those bits are its share then.
+const PENDING_BITS: u32 = 34;
 const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
 const TRIGGER_SHIFT: u32 = PENDING_BITS;
 const TRIGGER_BITS: u64 = 0x7f << TRIGGER_SHIFT;
+const BY_SHARE: u64 = 1 << 41;
+const SHARE_DENIED: u64 = 1 << 42;
 const IN_FLIGHT: u64 = 1 << 43;
 const MITIGATED: u64 = 1 << 44;
 const TENANCY_SHIFT: u32 = 45;
@@ -87,6 +91,17 @@ pub struct Tenancy<'a> {
     slot: Slot<'a>,
     /// The book as it was: its number is that of the stay.
     book: u64,
+}
+
+/// How a bucket stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketState {
+    /// Its TAT.
+    pub tat: Nanos,
+    /// Whether the fleet's level denies its key.
+    pub mitigated: bool,
+    /// The share that this pod grants of its key; `None` if it grants all of it.
+    pub granted: Option<ShareCode>,
 }
 
 /// What became of cells that were noted.
@@ -236,13 +251,17 @@ impl Table {
 
     /// The TAT of `key`, if it is held.
     pub fn tat(&self, key: &TableKey) -> Option<Nanos> {
-        self.look(key).map(|(tat, _)| tat)
+        self.look(key).map(|state| state.tat)
     }
 
-    /// The TAT of `key`, if it is held, and whether the fleet's level denies it.
-    pub fn look(&self, key: &TableKey) -> Option<(Nanos, bool)> {
+    /// How `key` stands, if it is held.
+    pub fn look(&self, key: &TableKey) -> Option<BucketState> {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(tat, tenancy) => Some((tat, tenancy.is_mitigated())),
+            Touched::Held(tat, tenancy) => Some(BucketState {
+                tat,
+                mitigated: tenancy.is_mitigated(),
+                granted: tenancy.granted(),
+            }),
             Touched::Missing => None,
         }
     }
@@ -255,6 +274,16 @@ impl Table {
         key: &TableKey,
         mut step: impl FnMut(Nanos) -> (Option<Nanos>, R),
     ) -> Touched<'_, R> {
+        self.touch_granted(key, |tat, _| step(tat))
+    }
+
+    /// The same, for a `step` that charges by what the pod grants of the key: all of it, or its share.
+    #[inline(always)]
+    pub fn touch_granted<R>(
+        &self,
+        key: &TableKey,
+        mut step: impl FnMut(Nanos, Option<ShareCode>) -> (Option<Nanos>, R),
+    ) -> Touched<'_, R> {
         while let Some(Found {
             slot,
             book,
@@ -263,7 +292,7 @@ impl Table {
         }) = self.find(key)
         {
             loop {
-                let (next, said) = step(Nanos::new(tat));
+                let (next, said) = step(Nanos::new(tat), granted(book));
                 let next = match next {
                     Some(next) => next.get(),
                     None if slot.tat().load(Ordering::Acquire) == tat => {
@@ -335,18 +364,46 @@ impl Table {
         }
     }
 
-    /// Ends the flight of `key`, if it is in one, and sets at how many pending cells it wants to be collected and whether
-    /// the fleet's level denies it. `true` if as many are pending already.
+    /// Ends the flight of `key`, if it is in one, grants all of it again, and sets at how many pending cells it wants to be
+    /// collected and whether the fleet's level denies it. `true` if as many are pending already.
     pub fn land(&self, key: &TableKey, trigger: Trigger, mitigated: bool) -> bool {
         let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
             return false;
         };
         let mitigated = if mitigated { MITIGATED } else { 0 };
         let set = u64::from(trigger.code()) << TRIGGER_SHIFT | mitigated;
+        let cleared = TRIGGER_BITS | IN_FLIGHT | MITIGATED | BY_SHARE | SHARE_DENIED;
         let before = tenancy
-            .update_book(|book| book & !(TRIGGER_BITS | IN_FLIGHT | MITIGATED) | set)
+            .update_book(|book| book & !cleared | set)
             .unwrap_or(0);
         trigger.cells().is_some_and(|at| pending(before) >= at)
+    }
+
+    /// Ends the flight of `key`, if it is in one, and grants it by `share` from now on.
+    pub fn grant_by_share(&self, key: &TableKey, share: ShareCode, mitigated: bool) {
+        if let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
+            let mitigated = if mitigated { MITIGATED } else { 0 };
+            let set = u64::from(share.code()) << TRIGGER_SHIFT | mitigated | BY_SHARE;
+            let cleared = TRIGGER_BITS | IN_FLIGHT | MITIGATED | SHARE_DENIED;
+            let _ = tenancy.update_book(|book| book & !cleared | set);
+        }
+    }
+
+    /// Notes that the share of a key has denied a check. `true` for the first time since it was granted.
+    pub fn note_share_denied(&self, tenancy: &Tenancy<'_>) -> bool {
+        let before = tenancy.update_book(|book| match book & BY_SHARE {
+            0 => book,
+            _ => book | SHARE_DENIED,
+        });
+        before.is_some_and(|before| before & (BY_SHARE | SHARE_DENIED) == BY_SHARE)
+    }
+
+    /// Whether the share of `key` has denied a check since it was granted.
+    pub fn is_share_denied(&self, key: &TableKey) -> bool {
+        match self.touch(key, |tat| (None, tat)) {
+            Touched::Held(_, Tenancy { book, .. }) => book & SHARE_DENIED != 0,
+            Touched::Missing => false,
+        }
     }
 
     /// Sets whether the fleet's level denies `key`.
@@ -610,6 +667,12 @@ impl Tenancy<'_> {
         self.book & MITIGATED != 0
     }
 
+    /// The share that the pod grants of the key; `None` if it grants all of it.
+    #[inline]
+    pub const fn granted(&self) -> Option<ShareCode> {
+        granted(self.book)
+    }
+
     /// Changes the book, as long as the key stays, and answers what it was.
     #[inline(always)]
     fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
@@ -709,8 +772,20 @@ const fn tenancy_number(book: u64) -> u64 {
     book >> TENANCY_SHIFT
 }
 
+#[inline]
 const fn trigger(book: u64) -> Trigger {
-    Trigger::of_code((book >> TRIGGER_SHIFT) as u8)
+    match book & BY_SHARE {
+        0 => Trigger::of_code((book >> TRIGGER_SHIFT) as u8),
+        _ => Trigger::EACH,
+    }
+}
+
+#[inline]
+const fn granted(book: u64) -> Option<ShareCode> {
+    match book & BY_SHARE {
+        0 => None,
+        _ => Some(ShareCode::of_code((book >> TRIGGER_SHIFT) as u8)),
+    }
 }
 
 const fn pending(book: u64) -> Cells {

@@ -47,10 +47,20 @@ impl Engine {
     pub(super) fn admit_carried(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
         let now = asked.moment.now;
         let opening = || self.carried_opening(asked);
-        let step = |tat| gcra::admit(&asked.limit, tat, now, cost);
+        let step =
+            |stood: &Stood| gcra::admit(&asked.granting(stood.granted).limit, stood.tat, now, cost);
         let (stood, room) = self.carried.admit(asked.name, now, opening, step);
-        let (after, standing) = asked.decide(stood.tat, cost);
+        let granting = asked.granting(stood.granted);
+        let (after, standing) = granting.decide(stood.tat, cost);
         self.stats.room(room);
+        let by_share = stood.granted.is_some();
+        if by_share
+            && !standing.allowed
+            && !stood.mitigated
+            && self.carried.note_share_denied(asked.name)
+        {
+            self.wanting.push(asked.store_key());
+        }
         let trace = match room {
             _ if !standing.allowed => Trace::None,
             Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Carried {
@@ -62,9 +72,10 @@ impl Engine {
                 Trace::KeptOut
             }
         };
+        let source = asked.source(stood.tat, stood.mitigated);
         Admission {
             standing,
-            source: asked.source(stood.tat, stood.mitigated),
+            source: source.granted(by_share),
             trace,
         }
     }
@@ -75,15 +86,25 @@ impl Engine {
         Stood {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
             mitigated: mitigated.is_some(),
+            granted: None,
         }
+    }
+
+    /// Holds a denied key: the store can only be asked for one whose limit is known.
+    pub(super) fn hold_carried(&self, asked: &Asked<'_>) {
+        let stood = self.carried_opening(asked);
+        let now = asked.moment.now;
+        let room = self.carried.hold(asked.name, &asked.limit, stood, now);
+        self.stats.room(room);
     }
 
     /// How a check of `cost` would stand. Changes nothing.
     pub(super) fn look_carried(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
         let opening = || self.carried_opening(asked);
         let stood = self.carried.look(asked.name).unwrap_or_else(opening);
-        let (_, standing) = asked.decide(stood.tat, cost);
-        (standing, asked.source(stood.tat, stood.mitigated))
+        let (_, standing) = asked.granting(stood.granted).decide(stood.tat, cost);
+        let source = asked.source(stood.tat, stood.mitigated);
+        (standing, source.granted(stood.granted.is_some()))
     }
 
     /// Notes admitted cells for the store.

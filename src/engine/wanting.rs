@@ -5,10 +5,8 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_queue::SegQueue;
-
+use super::atomic::{AtomicBool, Ordering, Queue};
 use crate::pure::sync::StoreKey;
 
 /// Wakes whoever drives the rounds. Called by a check: must not wait.
@@ -17,7 +15,7 @@ pub type Alarm = Box<dyn Fn() + Send + Sync>;
 /// The queue.
 #[derive(Default)]
 pub struct Wanting {
-    keys: SegQueue<StoreKey>,
+    keys: Queue<StoreKey>,
     rung: AtomicBool,
     alarm: OnceLock<Alarm>,
 }
@@ -38,7 +36,8 @@ impl Wanting {
 
     /// Wakes whoever drives the rounds, once until the queue is next emptied.
     pub fn ring(&self) {
-        // Ordering: AcqRel. Whoever clears the flag after this sees what was left before; whoever cleared it before is rung again.
+        // Ordering: AcqRel. Whoever clears the flag after this sees what was left before; whoever cleared it before is
+        // rung again.
         if !self.rung.swap(true, Ordering::AcqRel)
             && let Some(alarm) = self.alarm.get()
         {
@@ -48,7 +47,11 @@ impl Wanting {
 
     /// Everything that is there.
     pub fn drain(&self) -> impl Iterator<Item = StoreKey> {
-        self.rung.store(false, Ordering::Release);
+        // Ordering: AcqRel, and a swap. It reads the last flag that was set, so this thread sees every key that was pushed
+        // before it. A flag that is set later finds this one cleared, and rings. A plain store reads nothing: it can
+        // clear the flag of a key that is not seen yet, and that key then waits for the next turn.
+        // Shown by: tests/loom/wanting.rs, a_key_is_drained_or_rings_again.
+        self.rung.swap(false, Ordering::AcqRel);
         // Those that come meanwhile ring again: no more than are there now.
         (0..self.keys.len()).map_while(|_| self.keys.pop())
     }

@@ -2,13 +2,13 @@
 
 use std::sync::MutexGuard;
 
-use super::refund::Refunded;
+use super::refund::{Refunded, ToldCells};
 use super::shards::{Kept, Missed, Room, Shard, Shards};
 use super::table::Booked;
-use crate::pure::algorithm::fixed_window;
 use crate::pure::algorithm::window::WindowState;
-use crate::pure::sync::Trigger;
-use crate::pure::{Algorithm, Cells, Limit, Rule, Span, Standing};
+use crate::pure::algorithm::{fixed_window, gcra};
+use crate::pure::sync::{ShareCode, Trigger};
+use crate::pure::{Algorithm, Cells, Limit, Nanos, Rule, Span, Standing};
 
 /// A key's counts, and the limit they were counted under.
 #[derive(Debug)]
@@ -29,9 +29,15 @@ struct Untold {
     since: [Span; 2],
     trigger: Trigger,
     in_flight: bool,
+    /// The share that the pod grants; `None` if it grants all of the key.
+    granted: Option<ShareCode>,
+    /// Whether that share has denied a check.
+    share_denied: bool,
+    /// Until when that share is used: a TAT on the calendar's time line.
+    share_tat: Nanos,
     /// The store's window and its count when it was last heard, less what is given back there since.
     told: (u64, Cells),
-    /// What is to be given back of the count that the answer on its way will tell.
+    /// What was refunded while an answer is on its way, and is not pending.
     returning: Cells,
 }
 
@@ -43,6 +49,9 @@ impl Untold {
             since: [Span::ZERO; 2],
             trigger,
             in_flight: false,
+            granted: None,
+            share_denied: false,
+            share_tat: Nanos::new(0),
             told: (0, Cells::ZERO),
             returning: Cells::ZERO,
         }
@@ -85,11 +94,28 @@ impl Untold {
         }
     }
 
-    /// The flight has ended with this count of the store, if any.
-    fn landed(&mut self, told: Option<(u64, Cells)>) {
-        let (index, count) = told.unwrap_or(self.told);
-        self.told = (index, count.less(std::mem::take(&mut self.returning)));
+    /// The flight has ended with this count of the store, if any. Answers which cells of its window this pod expects the
+    /// store to have, `own` of them told just now.
+    fn landed(&mut self, told: Option<(u64, Cells)>, own: Cells) -> Cells {
+        let returning = std::mem::take(&mut self.returning);
+        let (index, known) = self.told;
+        let (index_told, count) = told.unwrap_or((index, known.less(returning)));
+        self.told = (index_told, count);
         self.in_flight = false;
+        self.granted = None;
+        self.share_denied = false;
+        let known = match index == index_told {
+            true => known,
+            false => Cells::ZERO,
+        };
+        known.plus(own).less(returning)
+    }
+
+    /// The share's TAT after a check of `cost`, and how the check stands by it; `None` while all of the key is granted.
+    fn share_of(&self, key: &WindowKey<'_>, cost: Cells) -> Option<(Nanos, Standing)> {
+        let limit = key.limit.shared(self.granted?.share());
+        let now = Nanos::new(key.unix.get());
+        Some(gcra::decide(&limit, self.share_tat, now, cost))
     }
 
     /// Takes the oldest cells, and says since when they are there.
@@ -128,12 +154,34 @@ pub struct WindowKey<'a> {
     pub unix: Span,
 }
 
+/// What a check of a windowed key came to.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowAdmission {
+    /// How it stands.
+    pub standing: Standing,
+    /// How the key got its place.
+    pub room: Room,
+    /// What this pod grants of the key.
+    pub grant: Grant,
+}
+
+/// What a pod grants of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// All of it.
+    Whole,
+    /// Its share.
+    Share,
+    /// Its share, which has just denied a check for the first time.
+    FirstDenial,
+}
+
 /// What the store said of a key's window.
 #[derive(Clone, Copy, Debug)]
 pub struct Heard {
     /// Which window.
     pub index: u64,
-    /// All cells of it.
+    /// All cells of it, without those that this pod has yet to give back there.
     pub current: Cells,
     /// Those of them that this pod told just now.
     pub own: Cells,
@@ -175,22 +223,63 @@ impl Windows {
     pub fn look(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Standing {
         let mut shard = self.shard(key.name);
         match shard.get_mut(&key.name) {
-            Some(counted) => counted.under(key).look(key.limit, key.unix, cost),
+            Some(counted) => {
+                let standing = counted.under(key).look(key.limit, key.unix, cost);
+                match counted.untold.share_of(key, cost) {
+                    Some((_, by_share)) => stricter(standing, by_share),
+                    None => standing,
+                }
+            }
             None => fresh(key, opening).look(key.limit, key.unix, cost),
         }
     }
 
     /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts with `opening` cells.
-    pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> (Standing, Room) {
-        self.with(key, opening, |state| {
+    pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> WindowAdmission {
+        let mut shard = self.shard(key.name);
+        if let Some(counted) = shard.get_mut(&key.name) {
+            return counted.admit(key, cost);
+        }
+        drop(shard);
+        let (standing, room) = self.with(key, opening, |state| {
             let standing = state.decide(key.limit, key.unix, cost);
             (standing, standing.allowed)
-        })
+        });
+        WindowAdmission {
+            standing,
+            room,
+            grant: Grant::Whole,
+        }
     }
 
-    /// Counts `cost` although it was denied.
-    pub fn charge(&self, key: &WindowKey<'_>, cost: Cells) -> Room {
-        self.with(key, Cells::ZERO, |state| {
+    /// Grants the key by `share` from now on, and ends its flight, if it is in one.
+    pub fn grant_by_share(&self, name: u128, share: ShareCode) {
+        if let Some(Counted { untold, .. }) = self.shard(name).get_mut(&name) {
+            untold.in_flight = false;
+            untold.granted = Some(share);
+            untold.share_denied = false;
+            untold.trigger = Trigger::EACH;
+        }
+    }
+
+    /// Whether the share of the key has denied a check since it was granted.
+    pub fn is_share_denied(&self, name: u128) -> bool {
+        let shard = self.shard(name);
+        shard
+            .get(&name)
+            .is_some_and(|counted| counted.untold.share_denied)
+    }
+
+    /// Whether more than half of the window is used; of a key that is not held it is not.
+    pub fn is_half_used(&self, key: &WindowKey<'_>) -> bool {
+        let shard = self.shard(key.name);
+        let used = shard.get(&key.name).map(|counted| counted.used(key.unix));
+        used.is_some_and(|used| used.plus(used) > Cells::new(key.limit.requests()))
+    }
+
+    /// Counts `cost` although it was denied. A key that is not held starts with `opening` cells.
+    pub fn charge(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Room {
+        self.with(key, opening, |state| {
             (state.charge(key.limit, key.unix, cost), true)
         })
         .1
@@ -209,10 +298,7 @@ impl Windows {
         let Some(counted) = shard.get_mut(&key.name) else {
             return Refunded::default();
         };
-        counted.under(key);
-        let used = counted.used(key.unix);
-        counted.state.refund(key.limit, key.unix, cost);
-        let given_back = used.less(counted.used(key.unix));
+        let given_back = counted.under(key).refund(key.limit, key.unix, cost);
         let untold = counted.untold.take_back(key, given_back);
         let told = given_back.less(untold);
         // The store will have as many less, and that is no news then.
@@ -220,7 +306,13 @@ impl Windows {
             true => counted.untold.returning = counted.untold.returning.plus(told),
             false => counted.untold.told.1 = counted.untold.told.1.less(told),
         }
-        Refunded { untold, told }
+        Refunded {
+            untold,
+            told: ToldCells {
+                cells: told,
+                ..ToldCells::default()
+            },
+        }
     }
 
     /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
@@ -253,17 +345,12 @@ impl Windows {
         let Some(counted) = shard.get_mut(&key.name) else {
             return false;
         };
-        let (index, known) = counted.untold.told;
         let told = heard.map(|heard| (heard.index, heard.current));
-        counted.untold.landed(told);
+        let own = heard.map_or(Cells::ZERO, |heard| heard.own);
+        let expected = counted.untold.landed(told, own);
         counted.untold.trigger = trigger;
         if let Some(heard) = heard {
-            let known = if index == heard.index {
-                known
-            } else {
-                Cells::ZERO
-            };
-            let (expected, is_this_one) = (known.plus(heard.own), heard.index == index_of(key));
+            let is_this_one = heard.index == index_of(key);
             let state = counted.under(key);
             state.charge(key.limit, key.unix, heard.current.less(expected));
             if is_this_one {
@@ -306,6 +393,16 @@ impl Windows {
         room
     }
 
+    /// Lets a key enter of which only that is known that the fleet has used up its window.
+    pub fn mirror_full(&self, key: &WindowKey<'_>) -> Room {
+        let heard = Mirrored {
+            index: index_of(key),
+            current: Cells::new(key.limit.requests()),
+            previous: Cells::ZERO,
+        };
+        self.mirror(key, heard)
+    }
+
     /// Collects all that was noted of a key.
     pub fn hush(&self, name: u128) -> Cells {
         match self.shard(name).get_mut(&name) {
@@ -321,21 +418,34 @@ impl Windows {
     /// Ends the flight of a key without an answer. It wants to be told of its next cell.
     pub fn release(&self, name: u128) {
         if let Some(counted) = self.shard(name).get_mut(&name) {
-            counted.untold.landed(None);
+            let _ = counted.untold.landed(None, Cells::ZERO);
             counted.untold.trigger = Trigger::EACH;
         }
     }
 
-    /// Fills the key's window, if it is held: the fleet has used it up.
-    pub fn fill(&self, key: &WindowKey<'_>) -> bool {
-        match self.shard(key.name).get_mut(&key.name) {
-            Some(counted) => {
-                let state = counted.under(key);
-                let left = state.look(key.limit, key.unix, Cells::ZERO).remaining;
-                state.charge(key.limit, key.unix, left);
-                true
-            }
-            None => false,
+    /// Fills the key's window, if it is held: the fleet has used it up. Says how many cells that took.
+    pub fn fill(&self, key: &WindowKey<'_>) -> Option<Cells> {
+        let mut shard = self.shard(key.name);
+        let state = shard.get_mut(&key.name)?.under(key);
+        let left = state.look(key.limit, key.unix, Cells::ZERO).remaining;
+        state.charge(key.limit, key.unix, left);
+        Some(left)
+    }
+
+    /// The cells that are used of the key's window; none of one that is not held.
+    pub fn used(&self, key: &WindowKey<'_>) -> Cells {
+        let mut shard = self.shard(key.name);
+        let counted = shard.get_mut(&key.name);
+        counted.map_or(Cells::ZERO, |counted| {
+            counted.under(key);
+            counted.used(key.unix)
+        })
+    }
+
+    /// Takes back what filled the key's window.
+    pub fn unfill(&self, key: &WindowKey<'_>, cells: Cells) {
+        if let Some(counted) = self.shard(key.name).get_mut(&key.name) {
+            counted.under(key).refund(key.limit, key.unix, cells);
         }
     }
 
@@ -398,6 +508,39 @@ impl Counted {
         &mut self.state
     }
 
+    /// Decides a check of `cost` and counts it if it is allowed. Of a key that is granted by share there must be room in
+    /// the window and in the share.
+    fn admit(&mut self, key: &WindowKey<'_>, cost: Cells) -> WindowAdmission {
+        let room = Room::Free;
+        let Some((share_tat, by_share)) = self.untold.share_of(key, cost) else {
+            return WindowAdmission {
+                standing: self.under(key).decide(key.limit, key.unix, cost),
+                room,
+                grant: Grant::Whole,
+            };
+        };
+        let state = self.under(key);
+        let standing = match by_share.allowed {
+            true => state.decide(key.limit, key.unix, cost),
+            false => state.look(key.limit, key.unix, cost),
+        };
+        let grant = match (standing.allowed, by_share.allowed) {
+            (true, true) => {
+                self.untold.share_tat = share_tat;
+                Grant::Share
+            }
+            (true, false) if !std::mem::replace(&mut self.untold.share_denied, true) => {
+                Grant::FirstDenial
+            }
+            (true, false) | (false, _) => Grant::Share,
+        };
+        WindowAdmission {
+            standing: stricter(standing, by_share),
+            room,
+            grant,
+        }
+    }
+
     fn used(&self, unix: Span) -> Cells {
         let left = self.state.look(&self.limit, unix, Cells::ZERO).remaining;
         Cells::new(self.limit.requests()).less(left)
@@ -409,6 +552,17 @@ impl Counted {
         let used = u128::from(self.used(unix).get()) << 32;
         let part = used / u128::from(self.limit.requests().max(1));
         (ends > Span::ZERO, part, ends)
+    }
+}
+
+/// The one of two standings that allows less.
+fn stricter(a: Standing, b: Standing) -> Standing {
+    Standing {
+        allowed: a.allowed && b.allowed,
+        remaining: a.remaining.min(b.remaining),
+        retry_after: a.retry_after.max(b.retry_after),
+        reset_after: a.reset_after.max(b.reset_after),
+        delay: a.delay.max(b.delay),
     }
 }
 

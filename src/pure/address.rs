@@ -1,10 +1,11 @@
 //! One client, one key: addresses in their plain form.
 //!
 //! `::ffff:192.0.2.7` is the IPv4 client `192.0.2.7`. An IPv6 client owns a whole prefix and could count as a new one
-//! with every request, so its address is cut to that prefix. What is no address stays as it came.
+//! with every request, so its address is cut to that prefix. A port is left out: a client has a new one with every
+//! connection. What is no address stays as it came.
 
 use std::fmt::{self, Write};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Which entries hold addresses, and how much of an IPv6 address names a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,16 +42,18 @@ impl Addresses {
     /// ```
     /// use tidegate::pure::Addresses;
     /// let addresses = Addresses::default();
-    /// let plain = |value| addresses.plain("remote_address", value).map(|plain| plain.as_str().to_owned());
-    /// assert_eq!(plain("::ffff:192.0.2.7").as_deref(), Some("192.0.2.7"));
-    /// assert_eq!(plain("2001:db8:1:2:3::4").as_deref(), Some("2001:db8:1:2::"));
-    /// assert_eq!(plain("not an address"), None);
+    /// let plain = |value: &[u8]| addresses.plain(b"remote_address", value).map(|plain| plain.as_str().to_owned());
+    /// assert_eq!(plain(b"::ffff:192.0.2.7").as_deref(), Some("192.0.2.7"));
+    /// assert_eq!(plain(b"2001:db8:1:2:3::4").as_deref(), Some("2001:db8:1:2::"));
+    /// assert_eq!(plain(b"192.0.2.7:51234").as_deref(), Some("192.0.2.7"));
+    /// assert_eq!(plain(b"not an address"), None);
     /// ```
-    pub fn plain(&self, key: &str, value: &str) -> Option<Plain> {
-        if !self.keys.iter().any(|known| known == key) {
+    #[inline]
+    pub fn plain(&self, key: &[u8], value: &[u8]) -> Option<Plain> {
+        if !self.keys.iter().any(|known| known.as_bytes() == key) {
             return None;
         }
-        let address = match value.parse::<IpAddr>().ok()?.to_canonical() {
+        let address = match address(value)?.to_canonical() {
             IpAddr::V4(v4) => IpAddr::V4(v4),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & self.mask)),
         };
@@ -60,6 +63,31 @@ impl Addresses {
     }
 }
 
+/// The address in `value`, which may have a port.
+///
+/// ```
+/// use tidegate::pure::address::address;
+/// let ports: [&[u8]; 3] = [b"::1", b"[::1]", b"[::1]:443"];
+/// assert!(ports.iter().all(|value| address(value).is_some_and(|address| address.is_loopback())));
+/// ```
+pub fn address(value: &[u8]) -> Option<IpAddr> {
+    if value.len() > ADDRESS_BYTES_MAX {
+        return None;
+    }
+    let text = std::str::from_utf8(value).ok()?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    if let Some(bare) = bare {
+        return bare.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
+    }
+    let with_port = || text.parse::<SocketAddr>().ok();
+    let address = text.parse::<IpAddr>().ok();
+    address.or_else(|| with_port().map(|address| address.ip()))
+}
+
+/// The longest an address is with brackets, a scope and a port.
+const ADDRESS_BYTES_MAX: usize = 64;
 /// The longest an address prints.
 const PLAIN_BYTES_MAX: usize = 45;
 
@@ -108,7 +136,10 @@ mod tests {
     fn check(prefix: u8, value: &str, expected: Option<&str>) {
         let addresses = Addresses::new(vec!["ip".to_owned()], prefix);
         assert_eq!(
-            addresses.plain("ip", value).as_ref().map(Plain::as_str),
+            addresses
+                .plain(b"ip", value.as_bytes())
+                .as_ref()
+                .map(Plain::as_str),
             expected,
             "{value}"
         );
@@ -135,18 +166,30 @@ mod tests {
     }
 
     #[test]
+    fn a_port_makes_no_other_client() {
+        for value in ["192.0.2.7:80", "192.0.2.7:65535", "[::ffff:192.0.2.7]:80"] {
+            check(64, value, Some("192.0.2.7"));
+        }
+        for value in ["[2001:db8::1]:80", "[2001:db8::1]:0", "[2001:db8::1]"] {
+            check(64, value, Some("2001:db8::"));
+        }
+    }
+
+    #[test]
     fn what_is_no_address_stays_as_it_came() {
         for value in [
             "",
             "localhost",
-            "192.0.2.7:80",
-            "[::1]",
+            "192.0.2.7:",
+            "192.0.2.7:65536",
+            "[192.0.2.7]",
+            "[::1]:",
             "fe80::1%eth0",
             "1.2.3",
             "010.0.0.1",
         ] {
             check(64, value, None);
         }
-        assert!(Addresses::default().plain("user", "192.0.2.7").is_none());
+        assert!(Addresses::default().plain(b"user", b"192.0.2.7").is_none());
     }
 }

@@ -3,13 +3,49 @@
 use super::limit::Limit;
 use super::time::Cells;
 
-/// One named value of a descriptor.
+/// One named value of a descriptor. Both are bytes: what a client sends need not be text, and is limited all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// What the value is: `api_key`, `remote_address`.
-    pub key: &'a str,
-    /// The value itself. Untrusted.
-    pub value: &'a str,
+    pub key: &'a [u8],
+    /// The value itself, all of it. Untrusted.
+    pub value: &'a [u8],
+    /// What is known of the value.
+    pub kind: ValueKind,
+}
+
+/// What is known of an entry's value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ValueKind {
+    /// Nothing: it is as it was sent.
+    #[default]
+    Sent,
+    /// It was sent to `/v1/forward`, where paths are normalised by default.
+    Forwarded,
+    /// It is a path in its normal form.
+    Path,
+}
+
+impl<'a> Entry<'a> {
+    /// An entry as it was sent.
+    ///
+    /// ```
+    /// use tidegate::pure::Entry;
+    /// assert_eq!(Entry::new("api_key", "abc").value, b"abc");
+    /// assert_eq!(Entry::new("api_key", b"\xff").value, [0xff]);
+    /// ```
+    #[inline]
+    pub fn new<K, V>(key: &'a K, value: &'a V) -> Self
+    where
+        K: AsRef<[u8]> + ?Sized,
+        V: AsRef<[u8]> + ?Sized,
+    {
+        Self {
+            key: key.as_ref(),
+            value: value.as_ref(),
+            kind: ValueKind::Sent,
+        }
+    }
 }
 
 /// A list of entries that is matched against the rules as one.

@@ -16,9 +16,10 @@
 /// key::write_value("c", |bytes| other.extend_from_slice(bytes));
 /// assert_ne!(one, other);
 /// ```
-pub fn write_value(value: &str, mut sink: impl FnMut(&[u8])) {
-    // A value is bounded by `key_bytes_max` long before its length could leave 32 bits.
+pub fn write_value(value: &(impl AsRef<[u8]> + ?Sized), mut sink: impl FnMut(&[u8])) {
+    let value = value.as_ref();
+    // A message is bounded long before a value's length could leave 32 bits.
     let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
     sink(&length.to_le_bytes());
-    sink(value.as_bytes());
+    sink(value);
 }

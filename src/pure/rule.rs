@@ -68,7 +68,7 @@ pub struct RuleSpec {
     pub shadow: bool,
     /// Denies only together with every other quota rule of the check.
     pub quota: bool,
-    /// Charge denied checks too (windowed algorithms).
+    /// Charge what was denied all the same: in its window, or as debt.
     pub count_rejected: bool,
     /// Who decides.
     pub consistency: Consistency,
@@ -199,7 +199,7 @@ impl Rule {
     }
 
     /// The values that make the key, out of the entries that led here.
-    pub fn key_values<'a>(&self, entries: &'a [Entry<'a>]) -> impl Iterator<Item = &'a str> {
+    pub fn key_values<'a>(&self, entries: &'a [Entry<'a>]) -> impl Iterator<Item = &'a [u8]> {
         self.steps
             .iter()
             .zip(entries)

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::address::Addresses;
-use super::check::Entry;
+use super::check::{Entry, ValueKind};
+use super::path::{self, Paths};
 use super::pattern::Pattern;
 use super::rule::{DomainSpec, Matching, NodeSpec, Rule, RuleSpec, Step};
 
@@ -18,8 +19,17 @@ pub type RuleIndex = usize;
 pub struct Rules {
     rules: Vec<Rule>,
     domains: BTreeMap<String, Domain>,
-    addresses: Addresses,
+    forms: Forms,
     carried: RuleSpec,
+}
+
+/// Which entries are put in another form before they are looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forms {
+    /// Those that hold addresses.
+    pub addresses: Addresses,
+    /// Those that hold paths.
+    pub paths: Paths,
 }
 
 impl Default for Rules {
@@ -27,7 +37,7 @@ impl Default for Rules {
         Self {
             rules: Vec::new(),
             domains: BTreeMap::new(),
-            addresses: Addresses::default(),
+            forms: Forms::default(),
             carried: RuleSpec::unlimited(),
         }
     }
@@ -42,12 +52,12 @@ struct Domain {
 /// What may come next, by key.
 #[derive(Clone, Debug, Default)]
 struct Level {
-    keys: BTreeMap<String, Values>,
+    keys: BTreeMap<Vec<u8>, Values>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Values {
-    exact: BTreeMap<String, Node>,
+    exact: BTreeMap<Vec<u8>, Node>,
     patterns: Vec<(Pattern, Node)>,
     any: Option<Box<Node>>,
 }
@@ -71,8 +81,14 @@ impl Rules {
     /// Compiles the domains. Two nodes of one level with the same key and value are the configuration's fault to
     /// report; here the later one replaces the earlier.
     pub fn compile(domains: Vec<DomainSpec>, addresses: Addresses) -> Self {
+        let paths = Paths::default();
+        Self::compile_with(domains, Forms { addresses, paths })
+    }
+
+    /// The same, with what else is put in another form.
+    pub fn compile_with(domains: Vec<DomainSpec>, forms: Forms) -> Self {
         let mut rules = Self {
-            addresses,
+            forms,
             ..Self::default()
         };
         for domain in domains {
@@ -118,9 +134,9 @@ impl Rules {
         self.rules.get(index)
     }
 
-    /// How addresses are named.
-    pub const fn addresses(&self) -> &Addresses {
-        &self.addresses
+    /// Which entries are put in another form.
+    pub const fn forms(&self) -> &Forms {
+        &self.forms
     }
 
     /// How `domain` matches, if it is configured.
@@ -138,7 +154,7 @@ impl Rules {
     /// let domain = DomainSpec { name: "api".into(), matching: Matching::Specific, nodes: vec![node] };
     /// let rules = Rules::compile(vec![domain], Addresses::default());
     /// let mut found = Vec::new();
-    /// rules.walk("api", &[Entry { key: "api_key", value: "abc123" }], |index| found.push(index));
+    /// rules.walk("api", &[Entry::new("api_key", "abc123")], |index| found.push(index));
     /// assert_eq!(found, [0]);
     /// # Ok::<(), LimitFault>(())
     /// ```
@@ -158,7 +174,7 @@ impl Rules {
             let Some(node) = level
                 .keys
                 .get(entry.key)
-                .and_then(|values| values.find(entry.value))
+                .and_then(|values| values.find(entry))
             else {
                 break;
             };
@@ -176,11 +192,7 @@ impl Rules {
         let mut level = Level::default();
         for node in nodes {
             let value = node.value.filter(|value| !value.is_empty());
-            // A pattern is written about addresses as they come in plain form, and stays as it is written.
-            let value = value.map(|value| match self.addresses.plain(&node.key, &value) {
-                Some(plain) => plain.as_str().to_owned(),
-                None => value,
-            });
+            let value = value.map(|value| self.forms.of_rule(&node.key, value));
             let pattern = value.as_deref().and_then(Pattern::parse);
             let shared = pattern.is_some() && node.share_threshold;
             path.push(Step {
@@ -195,10 +207,10 @@ impl Rules {
             let next = self.level(domain, node.children, path);
             path.pop();
             let compiled = Node { rule, next };
-            let values = level.keys.entry(node.key).or_default();
+            let values = level.keys.entry(node.key.into_bytes()).or_default();
             match (value, pattern) {
                 (Some(_), Some(pattern)) => values.patterns.push((pattern, compiled)),
-                (Some(value), None) => drop(values.exact.insert(value, compiled)),
+                (Some(value), None) => drop(values.exact.insert(value.into_bytes(), compiled)),
                 (None, _) => values.any = Some(Box::new(compiled)),
             }
         }
@@ -235,15 +247,42 @@ impl Rules {
 }
 
 impl Values {
-    fn find(&self, value: &str) -> Option<&Node> {
+    fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
         self.exact
-            .get(value)
+            .get(entry.value)
             .or_else(|| {
+                // A path has lost the slash at its end, which `/admin/*` wants to see.
+                let folder = self.folder(entry);
+                let folder = folder.as_deref();
                 self.patterns
                     .iter()
-                    .find(|(pattern, _)| pattern.matches(value))
+                    .find(|(pattern, _)| {
+                        pattern.matches(entry.value)
+                            || folder.is_some_and(|folder| pattern.matches(folder))
+                    })
                     .map(|(_, node)| node)
             })
             .or(self.any.as_deref())
+    }
+
+    /// A path as the folder that it may have been, where patterns ask.
+    fn folder(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
+        let asked = entry.kind == ValueKind::Path && !self.patterns.is_empty();
+        (asked && !entry.value.ends_with(b"/")).then(|| [entry.value, b"/"].concat())
+    }
+}
+
+impl Forms {
+    /// A rule's value in the form that checks have. A pattern is written about values in that form, and stays as it is
+    /// written.
+    fn of_rule(&self, key: &str, value: String) -> String {
+        if let Some(plain) = self.addresses.plain(key.as_bytes(), value.as_bytes()) {
+            return plain.as_str().to_owned();
+        }
+        if !self.paths.are_everywhere(key) || value.contains('*') {
+            return value;
+        }
+        // Only what is no UTF-8 once decoded stays as it is: no check could be told of it as text.
+        String::from_utf8(path::normal(value.as_bytes()).into_owned()).unwrap_or(value)
     }
 }

@@ -96,6 +96,19 @@ impl Span {
         }
     }
 
+    /// How many `interval`s it reaches into: a cell that has drained in part is still one. An empty interval has none.
+    ///
+    /// ```
+    /// use tidegate::pure::{Cells, Span};
+    /// assert_eq!(Span::nanos(201).cells_up(Span::nanos(100)), Cells::new(3));
+    /// ```
+    pub const fn cells_up(self, interval: Self) -> Cells {
+        match interval.0 {
+            0 => Cells::ZERO,
+            interval => Cells(self.0.div_ceil(interval)),
+        }
+    }
+
     /// This length seen on another scale: `from` becomes `to`, half of `from` becomes half of `to`. Rounded up,
     /// so that nobody gains by it.
     ///

@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Family, Lane, News, NewsKind, Reply, Share, StoreKey, Take, Taken,
-    Terms, Told,
+    Beat, Beaten, Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, Share, StoreKey,
+    Take, Taken, Terms, Told,
 };
 use crate::pure::{Cells, Span};
 
@@ -32,6 +32,7 @@ const TAIL_BYTES: usize = 51;
 const FLAG_LIVE: u8 = 1;
 const FLAG_SLIDING: u8 = 2;
 const FLAG_GIVE_BACK: u8 = 4;
+const FLAG_CHARGE: u8 = 8;
 
 /// A script's keys and arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ impl Names {
     /// `apply.lua` with this call.
     pub fn apply(&self, call: &Call) -> Request {
         let keys = call.deltas.iter().map(|delta| self.key(&delta.key));
-        let mut deltas = Vec::with_capacity(call.deltas.len().saturating_mul(42));
+        let mut deltas = Vec::with_capacity(call.deltas.len().saturating_mul(50));
         for delta in &call.deltas {
             let flags = if delta.live { FLAG_LIVE } else { 0 };
             pack_delta(&mut deltas, delta, flags);
@@ -108,30 +109,39 @@ impl Names {
         }
     }
 
-    /// `take.lua` with this check; `back` if its cells were taken and are given back.
-    pub fn take(&self, take: &Take, back: bool) -> Request {
-        let price = match take.terms {
-            Terms::Level { interval, .. } => interval.times(take.cost),
-            Terms::Window { .. } => Span::ZERO,
-        };
+    /// `take.lua` with this check.
+    pub fn take(&self, take: &Take) -> Request {
         let sliding = matches!(take.terms, Terms::Window { sliding: true, .. });
-        let flags = if sliding { FLAG_SLIDING } else { 0 } | if back { FLAG_GIVE_BACK } else { 0 };
+        let flags = [(sliding, FLAG_SLIDING), (take.charge, FLAG_CHARGE)];
+        let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
+        let flags = flags.fold(0, |all, (_, flag)| all | flag);
+        self.cells(&Refund::from(take), flags)
+    }
+
+    /// `take.lua` with cells that are given back. Never more than that: what is less than a microsecond stays used.
+    pub fn give_back(&self, refund: &Refund) -> Request {
+        let price = Span::nanos(refund.price.get() / 1_000 * 1_000);
+        self.cells(&Refund { price, ..*refund }, FLAG_GIVE_BACK)
+    }
+
+    fn cells(&self, cells: &Refund, flags: u8) -> Request {
         let delta = Delta {
-            key: take.key,
-            terms: take.terms,
-            gross: take.cost,
-            price,
-            billed: take.cost,
-            age: Span::ZERO,
+            key: cells.key,
+            terms: cells.terms,
+            gross: cells.cells,
+            price: cells.price,
+            billed: cells.cells,
+            age: cells.age,
             share: Share::WHOLE,
             live: false,
+            known: Known::assumed(&cells.terms),
         };
         let mut packed = Vec::new();
         pack_delta(&mut packed, &delta, flags);
-        let lane = take.key.lane();
+        let lane = cells.key.lane();
         let [command, channel] = self.publish(lane);
         Request {
-            keys: vec![self.key(&take.key)],
+            keys: vec![self.key(&cells.key)],
             arguments: vec![command, channel, packed],
         }
     }
@@ -226,6 +236,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
                 micros(interval),
                 micros(capacity),
                 micros(debt_max),
+                micros(delta.known.level),
             ],
         ),
         Terms::Window {
@@ -237,6 +248,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
                 micros(window).max(1),
                 requests.get().min(REQUESTS_MAX),
                 micros(delta.age),
+                delta.known.cells.get().min(REQUESTS_MAX),
             ],
         ),
     };
@@ -276,7 +288,7 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
 }
 
 /// What `take.lua` answers.
-pub(super) fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
+pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is no list"));
     };

@@ -13,20 +13,27 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, TlsCertificates,
-    Value,
+    AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, Value,
 };
 use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 use super::address::{Address, Target};
 use super::codec::Request;
+use super::dial::{Certificates, dial};
 use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use super::sentinel;
+use super::stream::Bounded;
 use crate::config::{Tls, Topology};
+
+/// The longest answer to a call: the map of a cluster whose slots are scattered. Ours are a few kilobytes.
+const REPLY_BYTES_MAX: usize = 4 << 20;
+/// The longest message, with what is around it. Ours are at most 12 kilobytes.
+const NEWS_BYTES_MAX: usize = 64 << 10;
 
 /// Why there can be no store with these settings.
 #[derive(Debug, thiserror::Error)]
@@ -58,8 +65,7 @@ pub(super) struct Connector {
     user: Option<String>,
     password: Option<String>,
     database: i64,
-    /// An address with our certificates; the host is put in.
-    tls: Option<ConnectionAddr>,
+    tls: Option<TlsConnector>,
     pub(super) timeout: Duration,
     notice: OnceLock<Notice>,
 }
@@ -127,23 +133,8 @@ impl Connector {
         })
     }
 
-    fn info(
-        &self,
-        address: &Address,
-        purpose: Purpose,
-    ) -> Result<ConnectionInfo, redis::RedisError> {
-        let address = match (address, &self.tls) {
-            (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
-            (Address::Tcp(host, port), Some(ConnectionAddr::TcpTls { tls_params, .. })) => {
-                ConnectionAddr::TcpTls {
-                    host: host.clone(),
-                    port: *port,
-                    insecure: false,
-                    tls_params: tls_params.clone(),
-                }
-            }
-            (Address::Tcp(host, port), _) => ConnectionAddr::Tcp(host.clone(), *port),
-        };
+    /// Who we are to a server.
+    fn introduction(&self, purpose: Purpose) -> RedisConnectionInfo {
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
         if purpose == Purpose::News {
             // Subscriptions on a connection that also answers, so that it can be asked whether it lives.
@@ -158,9 +149,7 @@ impl Connector {
                 settings = settings.set_password(password);
             }
         }
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let info = address.into_connection_info()?;
-        Ok(info.set_redis_settings(settings).set_tcp_settings(tcp))
+        settings
     }
 
     /// A new connection.
@@ -169,25 +158,33 @@ impl Connector {
         address: &Address,
         purpose: Purpose,
         pushed: Option<Pushed>,
-    ) -> Result<MultiplexedConnection, StoreError> {
-        let mut config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(None);
+    ) -> Result<Connection, StoreError> {
+        let mut config = AsyncConnectionConfig::new().set_response_timeout(None);
         if let Some(pushed) = pushed {
             config = config.set_push_sender(move |info| {
                 pushed(info);
                 Ok::<(), ()>(())
             });
         }
-        let opened = async {
-            let client = Client::open(self.info(address, purpose)?)?;
-            client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
+        let reply_bytes_max = match purpose {
+            Purpose::Calls | Purpose::Sentinel => REPLY_BYTES_MAX,
+            Purpose::News => NEWS_BYTES_MAX,
         };
-        opened
-            .await
-            .map_err(|error| self.error(address, &error).connecting())
+        let opened = async {
+            let stream = dial(address, self.tls.as_ref()).await?;
+            let stream = Bounded::new(stream, reply_bytes_max);
+            let settings = self.introduction(purpose);
+            let made = MultiplexedConnection::new_with_config(&settings, stream, config).await;
+            made.map(|(connection, driver)| Connection {
+                connection,
+                driver: tokio::spawn(driver).abort_handle(),
+            })
+        };
+        match timeout(self.timeout, opened).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(self.error(address, &error).connecting()),
+            Err(_) => Err(StoreError::timeout(&address.to_string())),
+        }
     }
 
     pub(super) fn error(&self, address: &Address, error: &redis::RedisError) -> StoreError {
@@ -206,41 +203,40 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
     })
 }
 
-/// An address that holds the certificates, checked by the library.
-fn certified(tls: &Tls) -> Result<ConnectionAddr, StoreSetupError> {
-    // Another dependency may bring a second provider, and then none would be the default. A failure says there is one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let root_cert = match &tls.ca_file {
+/// What speaks TLS with the certificates of these files.
+fn certified(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
+    let ca = match &tls.ca_file {
         Some(path) => Some(read("tls.ca_file", path)?),
         None => None,
     };
-    let client_tls = match (&tls.cert_file, &tls.key_file) {
-        (Some(certificate), Some(key)) => Some(ClientTlsConfig {
-            client_cert: read("tls.cert_file", certificate)?,
-            client_key: read("tls.key_file", key)?,
-        }),
+    let own = match (&tls.cert_file, &tls.key_file) {
+        (Some(certificate), Some(key)) => Some((
+            read("tls.cert_file", certificate)?,
+            read("tls.key_file", key)?,
+        )),
         (None | Some(_), None) | (None, Some(_)) => None,
     };
-    let any = ConnectionAddr::TcpTls {
-        host: String::new(),
-        port: 0,
-        insecure: false,
-        tls_params: None,
-    };
-    if root_cert.is_none() && client_tls.is_none() {
-        return Ok(any);
+    let connector = Certificates { ca, own }.connector();
+    connector.ok_or(StoreSetupError::Tls)
+}
+
+/// A connection. It ends with this, whatever is under way on it.
+pub(super) struct Connection {
+    connection: MultiplexedConnection,
+    driver: AbortHandle,
+}
+
+impl Connection {
+    /// What commands are sent by.
+    pub(super) fn handle(&self) -> MultiplexedConnection {
+        self.connection.clone()
     }
-    // The library's error might quote the key.
-    let client = Client::build_with_tls(
-        any,
-        TlsCertificates {
-            client_tls,
-            root_cert,
-        },
-    );
-    client
-        .map(|client| client.get_connection_info().addr().clone())
-        .map_err(|_| StoreSetupError::Tls)
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
 }
 
 /// Where a server is.
@@ -296,7 +292,7 @@ impl Place {
 /// A connection and where it leads.
 pub(super) struct Link {
     pub(super) address: Address,
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
 }
 
 /// A server, and the connection to it if there is one.
@@ -372,7 +368,7 @@ impl Node {
             node: self,
             link: &link,
         };
-        let answer = command.query_async(&mut link.connection.clone()).await;
+        let answer = command.query_async(&mut link.connection.handle()).await;
         unanswered.ended(answer)
     }
 
@@ -383,7 +379,7 @@ impl Node {
             node: self,
             link: &link,
         };
-        let answers = commands.query_async(&mut link.connection.clone()).await;
+        let answers = commands.query_async(&mut link.connection.handle()).await;
         let mut answers: Vec<Value> = unanswered.ended(answers)?;
         answers
             .pop()

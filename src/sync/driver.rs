@@ -22,7 +22,7 @@ use crate::config::{self, Config};
 use crate::engine::Engine;
 use crate::engine::errand::{Desk, Errand, Undone};
 use crate::engine::rounds::{Pace, Rounds, Trip, Turn};
-use crate::pure::sync::{Beaten, Call, Lane, News, Reply, Share, Take, Told};
+use crate::pure::sync::{Beaten, Call, Lane, News, Refund, Reply, Share, Told};
 use crate::pure::{Nanos, Span};
 use crate::telemetry::Telemetry;
 
@@ -32,6 +32,8 @@ const ERRANDS_MAX: usize = 1_024;
 const NEWS_MAX: usize = 8_192;
 /// Pieces of news that are heard before the next turn.
 const NEWS_PER_TURN_MAX: usize = 512;
+/// How long after a fault of ours news is listened to again.
+const NEWS_PAUSE: Duration = Duration::from_secs(1);
 /// The longest between two turns.
 const TURN_MAX: Span = Span::seconds(1);
 /// Timers here have a grain of a millisecond and ring late, never early. Less than half of it is not worth one.
@@ -57,6 +59,12 @@ pub struct Driver {
 }
 
 impl Driver {
+    /// Whether there can be rounds with this store: reads the files that its settings name, and asks nobody.
+    pub fn check(store: &config::Store) -> Result<(), StartError> {
+        Store::new(store, 0)?;
+        Ok(())
+    }
+
     /// Starts the rounds of this pod with the store of `config`.
     pub fn start(
         config: &Config,
@@ -124,9 +132,9 @@ enum Done {
     Beat(Result<Beaten, StoreError>),
     Errand(Lane, Result<(), StoreError>),
     GivenBack {
-        take: Take,
+        refund: Refund,
         sent: Nanos,
-        told: Told,
+        answer: Result<Told, StoreError>,
     },
 }
 
@@ -196,13 +204,20 @@ impl Running {
     /// Hears what other pods tell, in a task of its own.
     fn listen(&self) -> mpsc::Receiver<News> {
         let (tell, news) = mpsc::channel(NEWS_MAX);
-        let store = Arc::clone(&self.store);
+        let (store, telemetry) = (Arc::clone(&self.store), Arc::clone(&self.telemetry));
         tokio::spawn(async move {
-            // What does not fit is lost: it is never needed to be right.
-            let heard = |news| {
-                let _ = tell.try_send(news);
-            };
-            store.listen(heard).await
+            loop {
+                let (store, tell) = (Arc::clone(&store), tell.clone());
+                // What does not fit is lost: it is never needed to be right.
+                let heard = move |news| {
+                    let _ = tell.try_send(news);
+                };
+                let listening = tokio::spawn(async move { store.listen(heard).await });
+                // It ends by a fault of ours only.
+                let _ = listening.await;
+                telemetry.restarted("news");
+                sleep(NEWS_PAUSE).await;
+            }
         });
         news
     }
@@ -215,6 +230,10 @@ impl Running {
             beat,
             give_back,
         } = self.rounds.turn(&self.engine, moment);
+        // First: what is told of the same keys from now on is told after it.
+        for refund in give_back {
+            self.give_back(refund);
+        }
         for call in calls {
             self.send(call);
         }
@@ -222,9 +241,6 @@ impl Running {
             let store = Arc::clone(&self.store);
             self.under_way
                 .spawn(async move { Done::Beat(store.beat(&beat).await) });
-        }
-        for take in give_back {
-            self.give_back(take);
         }
         let next = self.rounds.next_turn(moment.now);
         let wait = next.since(moment.now).min(TURN_MAX);
@@ -277,12 +293,25 @@ impl Running {
                 self.rounds.unbeaten(&self.engine, moment.now, jitter);
                 Some(error)
             }
-            Done::GivenBack { take, sent, told } => {
+            Done::GivenBack {
+                refund,
+                sent,
+                answer: Ok(told),
+            } => {
                 let trip = Trip { sent, back: moment };
-                self.rounds.given_back(&self.engine, &take, told, trip);
-                let lane = take.key.lane();
+                self.rounds.given_back(&self.engine, &refund, told, trip);
+                let lane = refund.key.lane();
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
+            }
+            Done::GivenBack {
+                refund,
+                answer: Err(error),
+                ..
+            } => {
+                let (key, now) = (refund.key, moment.now);
+                self.rounds.not_given_back(&self.engine, key, now, jitter);
+                Some(error)
             }
             Done::Errand(lane, Ok(())) => {
                 self.rounds.reached(&self.engine, lane, moment.now);
@@ -341,7 +370,7 @@ impl Running {
                 self.under_way.spawn(async move {
                     let ended = match store.take(&take).await {
                         Ok(taken) => match !report(Ok(taken)) && taken.taken {
-                            true => store.give_back(&take).await.map(|_| ()),
+                            true => store.give_back(&Refund::from(&take)).await.map(|_| ()),
                             false => Ok(()),
                         },
                         Err(error) => {
@@ -352,7 +381,7 @@ impl Running {
                     Done::Errand(lane, ended)
                 });
             }
-            Errand::GiveBack(take) => self.give_back(take),
+            Errand::GiveBack(take) => self.give_back(Refund::from(&take)),
             Errand::Read(key, terms, report) => {
                 self.under_way.spawn(async move {
                     let (told, ended) = parted(store.read(key, terms).await);
@@ -370,13 +399,15 @@ impl Running {
         }
     }
 
-    fn give_back(&mut self, take: Take) {
+    fn give_back(&mut self, refund: Refund) {
         let (store, clock) = (Arc::clone(&self.store), self.clock);
         self.under_way.spawn(async move {
             let sent = clock.moment().now;
-            match store.give_back(&take).await {
-                Ok(told) => Done::GivenBack { take, sent, told },
-                Err(error) => Done::Errand(take.key.lane(), Err(error)),
+            let answer = store.give_back(&refund).await;
+            Done::GivenBack {
+                refund,
+                sent,
+                answer,
             }
         });
     }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use redis::{RedisError, ServerErrorKind};
 
+use super::stream::TOO_LONG;
+
 /// Bytes of a server's text that are kept.
 const TEXT_BYTES_MAX: usize = 200;
 
@@ -123,6 +125,7 @@ impl ErrorKind {
             Redis::Parse if error.to_string().contains("end of input") => Self::Cut,
             Redis::Parse | Redis::UnexpectedReturnType | Redis::RESP3NotSupported => Self::Protocol,
             Redis::Io if error.is_timeout() => Self::Timeout,
+            Redis::Io if error.to_string().contains(TOO_LONG) => Self::Protocol,
             Redis::Io => Self::Cut,
             Redis::Server(_) | Redis::Extension => match server_code(error) {
                 Some(code) => Self::of_code(&code),

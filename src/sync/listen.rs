@@ -184,7 +184,7 @@ async fn subscription(
         Err(_) => return StoreError::timeout("news"),
     };
     let server = link.address.to_string();
-    let mut connection = link.connection;
+    let mut connection = link.connection.handle();
     for channel in &source.channels {
         let mut command = redis::cmd(source.command);
         command.arg(channel);

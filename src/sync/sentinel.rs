@@ -47,10 +47,10 @@ pub(super) async fn master(
 }
 
 async fn ask(connector: &Connector, sentinel: &Address, name: &str) -> Result<Address, StoreError> {
-    let mut connection = connector.open(sentinel, Purpose::Sentinel, None).await?;
+    let connection = connector.open(sentinel, Purpose::Sentinel, None).await?;
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let answer = command.query_async(&mut connection).await;
+    let answer = command.query_async(&mut connection.handle()).await;
     let answer: Option<(String, u16)> =
         answer.map_err(|error| connector.error(sentinel, &error))?;
     let address = answer.and_then(|(host, port)| Address::announced(&host, port, sentinel));
@@ -61,8 +61,10 @@ async fn ask(connector: &Connector, sentinel: &Address, name: &str) -> Result<Ad
 }
 
 async fn is_master(connector: &Connector, address: &Address) -> Result<bool, StoreError> {
-    let mut connection = connector.open(address, Purpose::Calls, None).await?;
-    let role = redis::cmd("ROLE").query_async(&mut connection).await;
+    let connection = connector.open(address, Purpose::Calls, None).await?;
+    let role = redis::cmd("ROLE")
+        .query_async(&mut connection.handle())
+        .await;
     let role: Vec<Value> = role.map_err(|error| connector.error(address, &error))?;
     Ok(matches!(role.first(), Some(Value::BulkString(role)) if role == b"master"))
 }

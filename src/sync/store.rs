@@ -18,8 +18,8 @@ use super::listen;
 use super::script::{self, Script};
 use crate::config::{self, Topology};
 use crate::pure::sync::{
-    Beat, Beaten, Call, Delta, Lane, NEWS_STEP, News, Reply, Share, StoreKey, Take, Taken, Terms,
-    Told,
+    Beat, Beaten, Call, Delta, Known, Lane, NEWS_STEP, News, Refund, Reply, Share, StoreKey, Take,
+    Taken, Terms, Told,
 };
 use crate::pure::{Cells, Span};
 
@@ -124,6 +124,7 @@ impl Store {
             age: Span::ZERO,
             share: Share::WHOLE,
             live: false,
+            known: Known::default(),
         };
         let call = Call {
             lane: key.lane(),
@@ -146,20 +147,19 @@ impl Store {
 
     /// Takes cells if all of them are there.
     pub async fn take(&self, take: &Take) -> Result<Taken, StoreError> {
-        self.take_or_give_back(take, false).await
-    }
-
-    /// Gives cells back that were taken, and says how the key stands since.
-    pub async fn give_back(&self, take: &Take) -> Result<Told, StoreError> {
-        let given_back = self.take_or_give_back(take, true).await;
-        given_back.map(|taken| taken.told)
-    }
-
-    async fn take_or_give_back(&self, take: &Take, back: bool) -> Result<Taken, StoreError> {
-        let request = self.names.take(take, back);
+        let request = self.names.take(take);
         let decode = |value: &Value| codec::taken(value, take.terms);
         self.run(take.key.lane(), &script::TAKE, &request, decode)
             .await
+    }
+
+    /// Gives cells back that were taken, and says how the key stands since.
+    pub async fn give_back(&self, refund: &Refund) -> Result<Told, StoreError> {
+        let request = self.names.give_back(refund);
+        let decode = |value: &Value| codec::taken(value, refund.terms);
+        let lane = refund.key.lane();
+        let given_back = self.run(lane, &script::TAKE, &request, decode).await;
+        given_back.map(|taken| taken.told)
     }
 
     /// Empties `key`, and sees to it that every pod hears of that.

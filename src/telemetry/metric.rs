@@ -75,17 +75,19 @@ metrics! {
     SYNC_ROUND = Histogram "ratelimit_sync_round_seconds" []
         "Time from sending a batch to its answer.";
     SYNC_REASON = Counter "ratelimit_sync_reason_total" ["reason"]
-        "Keys told to the store, by why: trigger, interval, share, live, mitigation, drain.";
+        "Keys told to the store, by why: trigger, interval, share, live, mitigation, drain, confirm (a check was denied on hearsay).";
     SYNC_KEYS = Counter "ratelimit_sync_keys_total" []
         "Keys told to the store.";
+    SYNC_OVERDUE = Gauge "ratelimit_sync_overdue_keys" []
+        "Keys that cannot be reported in time, because the pod's part of the store's budget is used up: it grants its share.";
     SYNC_STALENESS = Gauge "ratelimit_sync_staleness_seconds" []
         "Time since the shard that is silent longest last answered; since the start if it never did. Absent without a store.";
     VALUES_REPAIRED = Counter "ratelimit_store_values_repaired_total" []
         "Values in the store that were not ours and were replaced.";
     OVERSHOOT = Counter "ratelimit_overshoot_cells_total" ["rule"]
-        "Cells that a merge put above capacity.";
+        "Admitted cells that a merge put above capacity.";
     DEBT_CAPPED = Counter "ratelimit_debt_capped_total" ["rule"]
-        "Merges that forgave debt, because a bucket was too far above capacity.";
+        "Merges and charges (count_rejected) of which debt was forgiven, because a bucket was too far above capacity.";
     MITIGATIONS = Gauge "ratelimit_mitigations" []
         "Keys that the fleet denies.";
     PODS = Gauge "ratelimit_pods" []
@@ -104,9 +106,22 @@ metrics! {
         "Connections open, by door (http, grpc, resp, metrics, admin).";
     CONNECTIONS_REFUSED = Counter "ratelimit_connections_refused_total" ["door"]
         "Connections refused because as many as allowed were open.";
+    ACCEPT_ERRORS = Counter "ratelimit_accept_errors_total" ["door"]
+        "Connections that the system did not let this pod accept, most often because file descriptors ran out; tried again.";
+    CONNECTIONS_GAVE_WAY = Counter "ratelimit_connections_gave_way_total" ["door"]
+        "Connections to the metrics or the admin listener that were closed for a new one, because as many as allowed were open: the one that was silent longest.";
     REQUESTS_MALFORMED = Counter "ratelimit_requests_malformed_total" ["door"]
-        "Requests that were no valid check.";
+        "Requests that were no valid check, or over a bound.";
+    LOG_LINES_LOST = Counter "ratelimit_log_lines_lost_total" ["reason"]
+        "Lines of the log that are lost: they could not be written (write), or nobody took them and no more could wait (queue).";
+    PANICS = Counter "ratelimit_panics_total" []
+        "Faults of ours that ended a task or a connection. The log tells where.";
+    TASK_RESTARTS = Counter "ratelimit_task_restarts_total" ["task"]
+        "Tasks that ended by a fault of ours and were started again: accept, housekeeping, news, reload.";
 }
+
+/// Tasks that are started again when they end by a fault of ours, in [`TASK_RESTARTS`].
+pub const TASKS: [&str; 4] = ["accept", "housekeeping", "news", "reload"];
 
 /// How a call to the store fails, in [`REDIS_ERRORS`]. The last stands for every other.
 pub const REDIS_ERROR_KINDS: [&str; 17] = [

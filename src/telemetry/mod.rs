@@ -4,9 +4,10 @@
 //! label. The handles of a rule are made when its rules are put in force; a check only counts.
 //!
 //! [`Telemetry`] is where the others count, and prints the page. Below it: `metric` declares, `rules` counts by rule,
-//! `top` knows who is denied most, `durations` is the histogram.
+//! `top` knows who is denied most, `durations` is the histogram, `log` writes the log.
 
 mod durations;
+mod log;
 mod metric;
 mod rules;
 mod top;
@@ -21,6 +22,7 @@ use metrics::{Counter, Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Sh
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 pub use durations::Durations;
+pub use log::{LogQueue, panicked};
 pub use metric::*;
 pub use rules::{Decisions, RuleMeter};
 pub use top::{About, Entries, Recent};
@@ -98,6 +100,9 @@ impl Telemetry {
         };
         for outcome in ["applied", "unchanged", "refused"] {
             let _ = telemetry.counter(RELOADS, &[outcome]);
+        }
+        for task in TASKS {
+            let _ = telemetry.counter(TASK_RESTARTS, &[task]);
         }
         telemetry.gauge(CONFIG_REFUSED, &[]).set(0.0);
         telemetry
@@ -182,6 +187,11 @@ impl Telemetry {
         self.gauge(CONFIG_REFUSED, &[]).set(1.0);
     }
 
+    /// Counts a task, one of [`TASKS`], that ended by a fault of ours and was started again.
+    pub fn restarted(&self, task: &'static str) {
+        self.counter(TASK_RESTARTS, &[task]).increment(1);
+    }
+
     /// Says what the store's shards are called, in the order of the rounds' shards.
     pub fn set_shards(&self, names: Vec<String>) {
         self.shards.store(Arc::new(names));
@@ -211,6 +221,10 @@ impl Telemetry {
         ] {
             self.counter(EVICTED, &[reason]).absolute(stats.total(stat));
         }
+        for (reason, lines) in log::lost() {
+            self.counter(LOG_LINES_LOST, &[reason]).absolute(lines);
+        }
+        self.counter(PANICS, &[]).absolute(log::panics());
         self.counter(KEPT_OUT, &[])
             .absolute(stats.total(Stat::KeptOut));
         self.counter(RACES, &[])
@@ -237,6 +251,7 @@ impl Telemetry {
         for (metric, number) in [
             (DELTAS_PENDING, unsettled.get()),
             (MITIGATIONS, figures.mitigations),
+            (SYNC_OVERDUE, figures.overdue),
             (PODS, figures.pods.max(1)),
         ] {
             self.gauge(metric, &[]).set(number as f64);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use metrics::{Counter, Gauge};
 
 use super::Telemetry;
-use super::metric::{DECISIONS, DENIED, FAILOPEN, REMAINING};
+use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{About, Recent, Top};
 use crate::engine::{Answer, Carrier, Hit, Snapshot, Source};
 use crate::pure::{Cells, KeysShown, Rule};
@@ -127,6 +127,8 @@ struct Series {
     decisions: [[Counter; Source::ALL.len()]; 3],
     denied: Counter,
     failed_open: Counter,
+    /// Merges that forgave debt count here too.
+    debt_capped: Counter,
 }
 
 /// How often a rule was asked, by what it said.
@@ -180,6 +182,7 @@ impl RuleMeter {
                 }),
                 denied: telemetry.counter(DENIED, &[label]),
                 failed_open: telemetry.counter(FAILOPEN, &[label]),
+                debt_capped: telemetry.counter(DEBT_CAPPED, &[label]),
             },
         }
     }
@@ -203,6 +206,9 @@ impl RuleMeter {
         }
         if hit.forgiven && !shadow && answer.allowed() {
             self.failed_open.fetch_add(1, Ordering::Relaxed);
+        }
+        if hit.capped {
+            self.series.debt_capped.increment(1);
         }
     }
 

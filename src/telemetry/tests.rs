@@ -36,10 +36,7 @@ fn what_is_recent_is_of_the_last_half_to_whole_minute() {
     };
     let engine = Engine::new(setup(), Rules::compile(vec![domain], Default::default()));
     let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
-    let entries = [Entry {
-        key: "client",
-        value: "a",
-    }];
+    let entries = [Entry::new("client", "a")];
     let check = Check {
         domain: "api",
         descriptors: &[Descriptor::of(&entries)],

@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::engine::{Answer, Hit};
-use crate::pure::{Check, KeysShown, Offender, Offenders};
+use crate::pure::{Check, KeysShown, Offender, Offenders, Shown};
 
 /// Bytes that are kept of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
-/// Stands for what was cut off.
-const CUT: char = '…';
 
 /// What a check was about.
 #[derive(Clone, Copy, Debug)]
@@ -30,26 +28,23 @@ impl About<'_> {
     fn entries(&self, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
         let mut entries = Vec::new();
         let mut left = ENTRIES_BYTES_MAX;
-        let mut keep = |key: &str, value: &str| {
-            entries.push((cut(key, &mut left), cut(value, &mut left)));
+        let mut keep = |key: &[u8], value: &[u8]| {
+            entries.push((kept(key, &mut left), kept(value, &mut left)));
         };
         match (shown, self) {
             (KeysShown::Hashed, _) => return None,
             (KeysShown::Plain, About::Check(check)) => answer.key_entries(hit, check, keep),
-            (KeysShown::Plain, About::Throttle(key)) => keep("key", &String::from_utf8_lossy(key)),
+            (KeysShown::Plain, About::Throttle(key)) => keep(b"key", key),
         }
         Some(entries.into_boxed_slice())
     }
 }
 
-/// As much of `text` as is left, which is then less.
-fn cut(text: &str, left: &mut usize) -> Box<str> {
-    let end = text.floor_char_boundary(*left);
-    *left -= end;
-    match text.get(..end) {
-        Some(part) if end < text.len() => format!("{part}{CUT}").into_boxed_str(),
-        Some(_) | None => text.into(),
-    }
+/// As much of `bytes` as is left, which is then less.
+fn kept(bytes: &[u8], left: &mut usize) -> Box<str> {
+    let shown = Shown::new(bytes, *left).to_string();
+    *left = left.saturating_sub(bytes.len());
+    shown.into_boxed_str()
 }
 
 /// The keys of one rule that were denied in this half of the minute and in the one before.
@@ -124,17 +119,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_a_key_is_bounded_and_never_cuts_a_letter_in_two() {
-        for (text, left, expected) in [
-            ("abc", 3, "abc"),
-            ("abc", 2, "ab…"),
-            ("é", 1, "…"),
-            ("", 0, ""),
-            ("a", 0, "…"),
+    fn what_is_kept_of_a_key_is_bounded_and_what_is_cut_is_tagged() {
+        for (text, left, expected, rest) in [
+            ("abc", 3, "abc", 0),
+            ("abc", 4, "abc", 1),
+            ("abc", 2, "ab…[3 bytes, ", 0),
+            ("é", 1, "…[2 bytes, ", 0),
+            ("", 0, "", 0),
+            ("a", 0, "…[1 bytes, ", 0),
         ] {
             let mut room = left;
-            assert_eq!(&*cut(text, &mut room), expected, "{text} in {left}");
-            assert!(room <= left);
+            let kept = kept(text.as_bytes(), &mut room);
+            assert!(kept.starts_with(expected), "{kept} of {text} in {left}");
+            assert_eq!(room, rest, "{text} in {left}");
         }
     }
 }

@@ -1,22 +1,43 @@
 //! Bytes into a check. Bound first, then parse; whatever is wrong is named.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::percent_decode;
 use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
 use smallvec::SmallVec;
 
-use crate::pure::{Cells, Check, Descriptor, Entry, Limit};
+use crate::pure::{Cells, Check, Descriptor, Entry, Limit, ValueKind};
 
 /// Descriptors of one check.
 pub const DESCRIPTORS_MAX: usize = 64;
 /// Entries of one descriptor. Rules nest less deep than this.
 pub const ENTRIES_MAX: usize = 32;
 
-/// What is wrong with a request, for whoever sent it.
+/// Bytes of a wrong word that its refusal repeats.
+const REPEATED_BYTES_MAX: usize = 32;
+
+/// Why a request is not looked into, in words for whoever sent it.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Malformed(pub String);
+pub enum Refused {
+    /// It is no check.
+    #[error("{0}")]
+    Malformed(String),
+    /// It is a check that is over a bound. Envoy lets a request pass whose check fails, so its doors deny this one.
+    #[error("{0}")]
+    OverBound(String),
+}
+
+/// Whose check it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dialect {
+    /// Ours: what makes no sense is told.
+    #[default]
+    Native,
+    /// Envoy's: a descriptor without entries and an entry without a key are such that no rule meets.
+    Envoy,
+}
 
 /// A check as it was sent.
 #[derive(Debug, Default, Deserialize)]
@@ -33,6 +54,11 @@ pub struct Asked<'a> {
     /// The status of a denial, for proxies that do not know 429.
     #[serde(skip)]
     pub deny_status: Option<u16>,
+    #[serde(skip)]
+    pub(super) dialect: Dialect,
+    /// Whether it came by `/v1/forward`.
+    #[serde(skip)]
+    pub(super) forwarded: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -52,36 +78,64 @@ pub(super) struct AskedDescriptor<'a> {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AskedEntry<'a> {
-    #[serde(borrow)]
-    pub(super) key: Cow<'a, str>,
-    #[serde(borrow, default)]
-    pub(super) value: Cow<'a, str>,
+    #[serde(borrow, deserialize_with = "bytes")]
+    pub(super) key: Cow<'a, [u8]>,
+    #[serde(borrow, default, deserialize_with = "bytes")]
+    pub(super) value: Cow<'a, [u8]>,
+}
+
+/// The bytes of a JSON string, which need not be text: a lone surrogate (`"\ud800"`) is none, and JavaScript sends it.
+pub(super) fn bytes<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Cow<'a, [u8]>, D::Error> {
+    struct Bytes;
+
+    impl<'de> Visitor<'de> for Bytes {
+        type Value = Cow<'de, [u8]>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string")
+        }
+
+        fn visit_borrowed_bytes<E>(self, bytes: &'de [u8]) -> Result<Self::Value, E> {
+            Ok(Cow::Borrowed(bytes))
+        }
+
+        fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+            Ok(Cow::Owned(bytes.to_owned()))
+        }
+    }
+
+    deserializer.deserialize_bytes(Bytes)
 }
 
 /// The check in a JSON body.
-pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
+pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Refused> {
     parse_json(body)
 }
 
 /// What a JSON body holds, or where it goes wrong.
-pub(super) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Malformed> {
-    // As text first: bytes would be looked through for every string in them.
-    let parsed = str::from_utf8(body).map(serde_json::from_str);
-    parsed.ok().and_then(Result::ok).ok_or_else(|| {
+pub(super) fn parse_json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
+    // As text if it is one: bytes would be looked through for every string in them that has to be text.
+    let parsed = match str::from_utf8(body) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(body),
+    };
+    parsed.map_err(|_| {
         // Parsed once more, only now, to learn where it went wrong.
         let mut again = serde_json::Deserializer::from_slice(body);
         match serde_path_to_error::deserialize::<_, T>(&mut again) {
             Err(error) if error.path().iter().next().is_some() => {
-                Malformed(format!("{}: {}", error.path(), error.inner()))
+                Refused::Malformed(format!("{}: {}", error.path(), error.inner()))
             }
-            Err(error) => Malformed(error.into_inner().to_string()),
-            Ok(_) => Malformed("trailing characters after the check".to_owned()),
+            Err(error) => Refused::Malformed(error.into_inner().to_string()),
+            Ok(_) => Refused::Malformed("trailing characters after the check".to_owned()),
         }
     })
 }
 
 /// The check in a query: one descriptor, entries in the order of the query.
-pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
+pub fn from_query(query: &str) -> Result<Asked<'_>, Refused> {
     let mut asked = Asked::default();
     let mut entries: SmallVec<[AskedEntry<'_>; 2]> = SmallVec::new();
     let mut reserved: SmallVec<[&str; 4]> = SmallVec::new();
@@ -91,26 +145,28 @@ pub fn from_query(query: &str) -> Result<Asked<'_>, Malformed> {
         .take(ENTRIES_MAX + 5)
     {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let (key, value) = (decoded(key)?, decoded(value)?);
+        let (key, value) = (decoded(key), decoded(value));
         let name = ["domain", "hits_addend", "peek", "deny_status"]
             .into_iter()
-            .find(|name| *name == key);
+            .find(|name| name.as_bytes() == &*key);
         if entries.iter().any(|entry| entry.key == key)
             || name.is_some_and(|name| reserved.contains(&name))
         {
-            return Err(Malformed(format!("{key}: given twice, must be given once")));
+            let key = String::from_utf8_lossy(&key);
+            let what = format!("{key}: given twice, must be given once");
+            return Err(Refused::Malformed(what));
         }
         reserved.extend(name);
         match name {
-            Some("domain") => asked.domain = value,
-            Some("hits_addend") => asked.hits_addend = number(&key, &value)?,
+            Some("domain") => asked.domain = domain(value)?,
+            Some("hits_addend") => asked.hits_addend = number("hits_addend", &value)?,
             Some("peek") => asked.peek = flag(&value)?,
             Some(_) => asked.deny_status = Some(status(&value)?),
             None => entries.push(AskedEntry { key, value }),
         }
     }
     if entries.is_empty() {
-        return Err(Malformed(
+        return Err(Refused::Malformed(
             "no entry given: add one as key=value, in the order of the rules".to_owned(),
         ));
     }
@@ -133,12 +189,15 @@ pub struct Words<'a> {
 /// The check in the words of a command: the domain, pairs of entry and value, then `COST n` and `PEEK` in any case.
 ///
 /// A first entry may be called `cost` or `peek`; a later one would be taken for an option.
-pub fn from_words<'a>(words: &[&'a [u8]], key_bytes_max: usize) -> Result<Words<'a>, Malformed> {
-    let bounded = |bytes_min, word| text(word, bytes_min, key_bytes_max);
+pub fn from_words<'a>(words: &[&'a [u8]], key_bytes_max: usize) -> Result<Words<'a>, Refused> {
+    let domain_text = |word| {
+        within(word, key_bytes_max)?;
+        text(word)
+    };
     let domain = words.first().copied().unwrap_or_default();
     let mut rest = words.get(1..).unwrap_or_default();
     let mut check = Words {
-        domain: bounded(1, domain).map_err(|wrong| Malformed(format!("domain: {wrong}")))?,
+        domain: domain_text(domain).map_err(|wrong| wrong.at("domain"))?,
         entries: SmallVec::new(),
         cost: 1,
         peek: false,
@@ -147,10 +206,9 @@ pub fn from_words<'a>(words: &[&'a [u8]], key_bytes_max: usize) -> Result<Words<
     while let [word, after @ ..] = rest {
         let nth = check.entries.len();
         let is = |name: &[u8]| nth > 0 && word.eq_ignore_ascii_case(name);
-        let part = |name| move |wrong| Malformed(format!("entries[{nth}].{name}: {wrong}"));
         rest = match after {
             [given, after @ ..] if is(b"COST") => {
-                check.cost = number("COST", &String::from_utf8_lossy(given))?;
+                check.cost = number("COST", given)?;
                 options = true;
                 after
             }
@@ -160,15 +218,14 @@ pub fn from_words<'a>(words: &[&'a [u8]], key_bytes_max: usize) -> Result<Words<
                 after
             }
             [value, after @ ..] if !options && nth < ENTRIES_MAX => {
-                check.entries.push(Entry {
-                    key: bounded(1, word).map_err(part("key"))?,
-                    value: bounded(0, value).map_err(part("value"))?,
-                });
+                let bounded = within(word, key_bytes_max);
+                bounded.map_err(|wrong| wrong.at(&format!("entries[{nth}].key")))?;
+                check.entries.push(Entry::new(*word, *value));
                 after
             }
             _ => {
-                let word = String::from_utf8_lossy(word.get(..32).unwrap_or(word));
-                return Err(Malformed(format!(
+                let word = repeated(word);
+                return Err(Refused::Malformed(format!(
                     "{word:?}: expected up to {ENTRIES_MAX} pairs of entry and value, then COST n or PEEK"
                 )));
             }
@@ -189,71 +246,101 @@ impl Words<'_> {
     }
 }
 
-fn text(bytes: &[u8], bytes_min: usize, bytes_max: usize) -> Result<&str, String> {
-    let text = str::from_utf8(bytes).map_err(|_| "must be UTF-8".to_owned())?;
-    within(text, bytes_min, bytes_max).map(|()| text)
+fn text(bytes: &[u8]) -> Result<&str, Wrong> {
+    str::from_utf8(bytes).map_err(|_| Wrong::Malformed("must be UTF-8".to_owned()))
 }
 
-fn decoded(text: &str) -> Result<Cow<'_, str>, Malformed> {
-    let malformed = |_| Malformed("the query is not UTF-8 once decoded".to_owned());
-    match text.contains('+') {
+/// One word of a query, decoded.
+fn decoded(word: &str) -> Cow<'_, [u8]> {
+    match word.contains('+') {
         // As forms are encoded: a plus is a space, a real one comes as %2B.
         true => {
-            let spaced = text.replace('+', " ");
-            Ok(Cow::Owned(
-                percent_decode_str(&spaced)
-                    .decode_utf8()
-                    .map_err(malformed)?
-                    .into_owned(),
-            ))
+            let spaced = word.replace('+', " ");
+            Cow::Owned(percent_decode(spaced.as_bytes()).collect())
         }
-        false => percent_decode_str(text).decode_utf8().map_err(malformed),
+        false => percent_decode(word.as_bytes()).into(),
     }
 }
 
-fn number(name: &str, value: &str) -> Result<u64, Malformed> {
-    value.parse().map_err(|_| {
-        Malformed(format!(
-            "{name}: must be a whole number from 0 to {}, is {value:?}",
-            u64::MAX
+fn domain(value: Cow<'_, [u8]>) -> Result<Cow<'_, str>, Refused> {
+    let text = match value {
+        Cow::Borrowed(bytes) => str::from_utf8(bytes).ok().map(Cow::Borrowed),
+        Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+    };
+    text.ok_or_else(|| Refused::Malformed("domain: must be UTF-8".to_owned()))
+}
+
+/// What a refusal repeats of a word that is not what it should be.
+fn repeated(word: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(word.get(..REPEATED_BYTES_MAX).unwrap_or(word))
+}
+
+fn number(name: &str, value: &[u8]) -> Result<u64, Refused> {
+    let number = str::from_utf8(value)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        let found = repeated(value);
+        let most = u64::MAX;
+        Refused::Malformed(format!(
+            "{name}: must be a whole number from 0 to {most}, is {found:?}"
         ))
     })
 }
 
-fn flag(value: &str) -> Result<bool, Malformed> {
+fn flag(value: &[u8]) -> Result<bool, Refused> {
     match value {
-        "" | "1" | "true" => Ok(true),
-        "0" | "false" => Ok(false),
-        _ => Err(Malformed(format!(
-            "peek: must be true or false, is {value:?}"
-        ))),
+        b"" | b"1" | b"true" => Ok(true),
+        b"0" | b"false" => Ok(false),
+        _ => {
+            let found = repeated(value);
+            Err(Refused::Malformed(format!(
+                "peek: must be true or false, is {found:?}"
+            )))
+        }
     }
 }
 
-fn status(value: &str) -> Result<u16, Malformed> {
-    match value.parse() {
-        Ok(status @ 400..=599) => Ok(status),
-        Ok(_) | Err(_) => Err(Malformed(format!(
-            "deny_status: must be a status from 400 to 599, is {value:?}"
-        ))),
-    }
+fn status(value: &[u8]) -> Result<u16, Refused> {
+    let status = str::from_utf8(value)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    status
+        .filter(|status| matches!(status, 400..=599))
+        .ok_or_else(|| {
+            let found = repeated(value);
+            Refused::Malformed(format!(
+                "deny_status: must be a status from 400 to 599, is {found:?}"
+            ))
+        })
 }
 
 impl Asked<'_> {
+    /// The same check, which came by `/v1/forward`.
+    #[must_use]
+    pub const fn forwarded(mut self) -> Self {
+        self.forwarded = true;
+        self
+    }
+
     /// Hands the check to `then`, once it is within the bounds.
     pub fn check<R>(
         &self,
         key_bytes_max: usize,
         then: impl FnOnce(&Check<'_>) -> R,
-    ) -> Result<R, Malformed> {
+    ) -> Result<R, Refused> {
         self.bounded(key_bytes_max)?;
+        let kind = match self.forwarded {
+            true => ValueKind::Forwarded,
+            false => ValueKind::Sent,
+        };
         let entries: SmallVec<[Entry<'_>; 8]> = self
             .descriptors
             .iter()
             .flat_map(|descriptor| &descriptor.entries)
             .map(|entry| Entry {
-                key: &entry.key,
-                value: &entry.value,
+                kind,
+                ..Entry::new(&entry.key, &entry.value)
             })
             .collect();
         let mut rest = entries.as_slice();
@@ -279,22 +366,21 @@ impl Asked<'_> {
         }))
     }
 
-    fn bounded(&self, key_bytes_max: usize) -> Result<(), Malformed> {
-        within(&self.domain, 1, key_bytes_max)
-            .map_err(|wrong| Malformed(format!("domain: {wrong}")))?;
+    fn bounded(&self, key_bytes_max: usize) -> Result<(), Refused> {
+        within(self.domain.as_bytes(), key_bytes_max).map_err(|wrong| wrong.at("domain"))?;
         count_descriptors(self.descriptors.len())?;
+        let native = self.dialect == Dialect::Native;
         for (index, descriptor) in self.descriptors.iter().enumerate() {
-            count_entries(index, descriptor.entries.len())?;
+            let count = descriptor.entries.len();
+            if count > ENTRIES_MAX || (count == 0 && native) {
+                count_entries(index, count)?;
+            }
             for (nth, entry) in descriptor.entries.iter().enumerate() {
-                let part = |name| {
-                    move |wrong| {
-                        Malformed(format!(
-                            "descriptors[{index}].entries[{nth}].{name}: {wrong}"
-                        ))
-                    }
-                };
-                within(&entry.key, 1, key_bytes_max).map_err(part("key"))?;
-                within(&entry.value, 0, key_bytes_max).map_err(part("value"))?;
+                if entry.key.len() > key_bytes_max || (entry.key.is_empty() && native) {
+                    within(&entry.key, key_bytes_max).map_err(|wrong| {
+                        wrong.at(&format!("descriptors[{index}].entries[{nth}].key"))
+                    })?;
+                }
             }
         }
         Ok(())
@@ -302,31 +388,47 @@ impl Asked<'_> {
 }
 
 /// Whether a check may have that many descriptors.
-pub(super) fn count_descriptors(count: usize) -> Result<(), Malformed> {
-    match count {
-        1..=DESCRIPTORS_MAX => Ok(()),
-        _ => Err(Malformed(format!(
-            "descriptors: must be 1 to {DESCRIPTORS_MAX}, are {count}"
-        ))),
-    }
+pub(super) fn count_descriptors(count: usize) -> Result<(), Refused> {
+    counted(count, DESCRIPTORS_MAX).map_err(|wrong| wrong.at("descriptors"))
 }
 
 /// Whether a descriptor may have that many entries.
-pub(super) fn count_entries(index: usize, count: usize) -> Result<(), Malformed> {
-    match count {
-        1..=ENTRIES_MAX => Ok(()),
-        _ => Err(Malformed(format!(
-            "descriptors[{index}].entries: must be 1 to {ENTRIES_MAX}, are {count}"
-        ))),
+pub(super) fn count_entries(index: usize, count: usize) -> Result<(), Refused> {
+    let entries = counted(count, ENTRIES_MAX);
+    entries.map_err(|wrong| wrong.at(&format!("descriptors[{index}].entries")))
+}
+
+/// What is wrong with a part of a check.
+enum Wrong {
+    Malformed(String),
+    OverBound(String),
+}
+
+impl Wrong {
+    /// The refusal for the part of that name.
+    fn at(self, name: &str) -> Refused {
+        match self {
+            Self::Malformed(what) => Refused::Malformed(format!("{name}: {what}")),
+            Self::OverBound(what) => Refused::OverBound(format!("{name}: {what}")),
+        }
     }
 }
 
-fn within(text: &str, bytes_min: usize, bytes_max: usize) -> Result<(), String> {
-    match text.len() {
-        length if length < bytes_min => Err("must not be empty".to_owned()),
-        length if length > bytes_max => {
-            Err(format!("must be at most {bytes_max} bytes, is {length}"))
-        }
+fn counted(count: usize, most: usize) -> Result<(), Wrong> {
+    let what = || format!("must be 1 to {most}, are {count}");
+    match count {
+        0 => Err(Wrong::Malformed(what())),
+        _ if count > most => Err(Wrong::OverBound(what())),
+        _ => Ok(()),
+    }
+}
+
+fn within(word: &[u8], bytes_max: usize) -> Result<(), Wrong> {
+    match word.len() {
+        0 => Err(Wrong::Malformed("must not be empty".to_owned())),
+        length if length > bytes_max => Err(Wrong::OverBound(format!(
+            "must be at most {bytes_max} bytes, is {length}"
+        ))),
         _ => Ok(()),
     }
 }

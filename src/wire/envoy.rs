@@ -7,15 +7,15 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
 use super::decode::{
-    Asked, AskedDescriptor, AskedEntry, DESCRIPTORS_MAX, ENTRIES_MAX, Malformed, count_descriptors,
-    count_entries, parse_json,
+    Asked, AskedDescriptor, AskedEntry, DESCRIPTORS_MAX, Dialect, ENTRIES_MAX, Refused, bytes,
+    count_descriptors, count_entries, parse_json,
 };
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use crate::pure::{Limit, LimitFault, Unit};
 
 /// The check in a protobuf message. What is beyond the bounds is counted, to be told of, and not looked at.
-pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Malformed> {
+pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Refused> {
     if request.descriptors.len() > DESCRIPTORS_MAX {
         count_descriptors(request.descriptors.len())?;
     }
@@ -26,6 +26,7 @@ pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Malformed>
         descriptors: descriptors
             .map(|(index, descriptor)| descriptor_of(descriptor, index))
             .collect::<Result<_, _>>()?,
+        dialect: Dialect::Envoy,
         ..Asked::default()
     })
 }
@@ -33,7 +34,7 @@ pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Malformed>
 fn descriptor_of(
     descriptor: &RateLimitDescriptor,
     index: usize,
-) -> Result<AskedDescriptor<'_>, Malformed> {
+) -> Result<AskedDescriptor<'_>, Refused> {
     if descriptor.entries.len() > ENTRIES_MAX {
         count_entries(index, descriptor.entries.len())?;
     }
@@ -50,12 +51,12 @@ fn descriptor_of(
     })
 }
 
-/// The limit that the caller carries.
-fn carried(limit: &RateLimitOverride, index: usize) -> Result<Limit, Malformed> {
+/// The limit that the caller carries. One that cannot be kept is no reason to let a request pass.
+fn carried(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refused> {
     let at = || format!("descriptors[{index}].limit");
     let Some(unit) = unit_numbered(limit.unit) else {
         let wrong = "must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
-        return Err(Malformed(format!("{}.unit: {wrong}", at())));
+        return Err(Refused::OverBound(format!("{}.unit: {wrong}", at())));
     };
     let multiplier = limit.unit_multiplier.unwrap_or(1).into();
     Limit::new(limit.requests_per_unit.into(), unit, multiplier, None).map_err(|fault| {
@@ -63,7 +64,7 @@ fn carried(limit: &RateLimitOverride, index: usize) -> Result<Limit, Malformed> 
             LimitFault::NoWindow | LimitFault::TooLong => "unit_multiplier",
             LimitFault::NoBurst | LimitFault::TooFast => "requests_per_unit",
         };
-        Malformed(format!("{}.{field}: {fault}", at()))
+        Refused::OverBound(format!("{}.{field}: {fault}", at()))
     })
 }
 
@@ -80,11 +81,12 @@ fn unit_numbered(number: i32) -> Option<Unit> {
 }
 
 /// The check in a JSON body.
-pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Malformed> {
+pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Refused> {
     let request: JsonRequest<'_> = parse_json(body)?;
     let mut asked = Asked {
         domain: request.domain.unwrap_or_default(),
         hits_addend: request.hits_addend.map_or(0, |Whole(hits)| hits.into()),
+        dialect: Dialect::Envoy,
         ..Asked::default()
     };
     let descriptors = request.descriptors.unwrap_or_default();
@@ -121,11 +123,15 @@ struct JsonDescriptor<'a> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonEntry<'a> {
-    #[serde(borrow)]
-    key: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    value: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    key: Option<JsonBytes<'a>>,
+    #[serde(borrow, default)]
+    value: Option<JsonBytes<'a>>,
 }
+
+/// A string's bytes.
+#[derive(Default, Deserialize)]
+struct JsonBytes<'a>(#[serde(borrow, deserialize_with = "bytes")] Cow<'a, [u8]>);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,11 +144,11 @@ struct JsonLimit {
 }
 
 impl<'a> JsonDescriptor<'a> {
-    fn asked(self, index: usize) -> Result<AskedDescriptor<'a>, Malformed> {
+    fn asked(self, index: usize) -> Result<AskedDescriptor<'a>, Refused> {
         let entries = self.entries.unwrap_or_default();
         let entry = |entry: JsonEntry<'a>| AskedEntry {
-            key: entry.key.unwrap_or_default(),
-            value: entry.value.unwrap_or_default(),
+            key: entry.key.unwrap_or_default().0,
+            value: entry.value.unwrap_or_default().0,
         };
         let limit = self.limit.map(|limit| RateLimitOverride {
             requests_per_unit: limit

@@ -25,7 +25,7 @@ pub struct Http1<S>(pub S);
 
 impl<S> Speak for Http1<S>
 where
-    S: Service<Request<Incoming>, Response = Reply> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Reply> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
     S::Error: std::error::Error + Send + Sync + 'static,
 {

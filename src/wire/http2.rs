@@ -52,7 +52,7 @@ pub struct Http2<S>(pub S);
 impl<S, B> Speak for Http2<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    S: Clone + Send + 'static,
+    S: Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {

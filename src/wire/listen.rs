@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge};
+use rustix::io::Errno;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::config::Address;
@@ -24,6 +26,11 @@ use crate::config::Address;
 const BACKLOG_MAX: u32 = 4096;
 /// How long to wait before accepting again when the system has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often it is said that accepting fails: it is tried twenty times a second.
+const ACCEPT_SAID_EVERY: Duration = Duration::from_secs(60);
+/// How long a connection that gives way may take to end.
+const GIVE_WAY_WAIT_MAX: Duration = Duration::from_millis(250);
+
 /// Why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
@@ -234,12 +241,26 @@ pub struct Door {
     pub open: Gauge,
     /// Connections refused.
     pub refused: Counter,
+    /// Connections that the system did not let us accept.
+    pub failed: Counter,
+    /// Times that accepting ended by a fault of ours and was begun again.
+    pub restarted: Counter,
 }
 
 /// What is spoken on a door's connections.
-pub trait Speak: Clone + Send + 'static {
+pub trait Speak: Clone + Send + Sync + 'static {
     /// What a connection beyond the bound is told.
     const BUSY: &'static [u8];
+
+    /// Ends a connection of its own choice, so that another one can be had. False if it has none that may be ended.
+    fn make_way(&self) -> bool {
+        false
+    }
+
+    /// Frees a file descriptor for the next connection, because the process has no other. False if none is free yet.
+    fn free_descriptor(&self) -> bool {
+        false
+    }
 
     /// Serves one connection until it ends, or until the drain has begun and what was asked is answered.
     fn speak<T>(self, stream: T, drain: Drain) -> impl Future<Output = ()> + Send
@@ -248,36 +269,70 @@ pub trait Speak: Clone + Send + 'static {
 }
 
 impl Door {
-    /// Accepts on `listener` until the drain begins, and has `speaker` speak on each connection.
-    pub async fn serve<S: Speak>(mut self, listener: Listener, speaker: S) {
+    /// Accepts on `listener` until the drain begins, and has `speaker` speak on each connection. A fault of ours does not
+    /// end it: accepting begins again on the same listener.
+    pub async fn serve<S: Speak>(self, listener: Listener, speaker: S) {
+        let listener = Arc::new(listener);
+        loop {
+            let accepting = self
+                .clone()
+                .accept_all(Arc::clone(&listener), speaker.clone());
+            if tokio::spawn(accepting).await.is_ok() {
+                return;
+            }
+            self.restarted.increment(1);
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+    }
+
+    async fn accept_all<S: Speak>(mut self, listener: Arc<Listener>, speaker: S) {
+        let mut said: Option<Instant> = None;
         loop {
             let drain = self.drain.clone();
             let accepted = tokio::select! {
                 () = self.drain.begins() => return,
                 accepted = accept(&listener) => accepted,
             };
-            match (accepted, Arc::clone(&self.permits).try_acquire_owned()) {
-                (Ok(Stream::Tcp(stream)), Ok(permit)) => {
-                    let held = self.held(permit);
-                    let spoken = speaker.clone().speak(stream, drain);
-                    tokio::spawn(held.until(spoken));
-                }
-                (Ok(Stream::Unix(stream)), Ok(permit)) => {
-                    let held = self.held(permit);
-                    let spoken = speaker.clone().speak(stream, drain);
-                    tokio::spawn(held.until(spoken));
-                }
-                (Ok(stream), Err(_)) => {
-                    self.refused.increment(1);
-                    stream.refuse(S::BUSY).await;
-                }
-                (Err(error), _) => {
-                    // The listener itself is well: what failed is this connection, or file descriptors ran out.
-                    warn!(%error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+            match accepted {
+                Ok(stream) => self.admit(stream, &speaker, drain).await,
+                Err(error) => {
+                    self.failed.increment(1);
+                    if said.is_none_or(|said| said.elapsed() > ACCEPT_SAID_EVERY) {
+                        said = Some(Instant::now());
+                        let listener = listener.address();
+                        warn!(%error, %listener, "accept failed, and is tried again");
+                    }
+                    recover(&error, &speaker).await;
                 }
             }
         }
+    }
+
+    /// Has `speaker` speak on the connection, if there is room for it.
+    async fn admit<S: Speak>(&self, stream: Stream, speaker: &S, drain: Drain) {
+        let Some(permit) = self.permit(speaker).await else {
+            self.refused.increment(1);
+            stream.refuse(S::BUSY).await;
+            return;
+        };
+        let (held, speaker) = (self.held(permit), speaker.clone());
+        match stream {
+            Stream::Tcp(stream) => tokio::spawn(held.until(speaker.speak(stream, drain))),
+            Stream::Unix(stream) => tokio::spawn(held.until(speaker.speak(stream, drain))),
+        };
+    }
+
+    /// A place for one more connection; if need be, that of one that gives way.
+    async fn permit(&self, speaker: &impl Speak) -> Option<OwnedSemaphorePermit> {
+        let permits = || Arc::clone(&self.permits);
+        if let Ok(permit) = permits().try_acquire_owned() {
+            return Some(permit);
+        }
+        if !speaker.make_way() {
+            return None;
+        }
+        let given = tokio::time::timeout(GIVE_WAY_WAIT_MAX, permits().acquire_owned());
+        given.await.ok()?.ok()
     }
 
     fn held(&self, permit: OwnedSemaphorePermit) -> Held {
@@ -286,6 +341,21 @@ impl Door {
             _permit: permit,
             open: self.open.clone(),
         }
+    }
+}
+
+/// Waits until it is worth trying to accept again. The listener itself is well: what failed is one connection, or the
+/// system has no more descriptors.
+async fn recover(error: &io::Error, speaker: &impl Speak) {
+    let of_client = matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+    );
+    let errno = Errno::from_io_error(error);
+    let exhausted = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
+    let at_once = of_client || (exhausted && speaker.free_descriptor());
+    if !at_once {
+        tokio::time::sleep(ACCEPT_PAUSE).await;
     }
 }
 
@@ -328,7 +398,8 @@ async fn accept(listener: &Listener) -> io::Result<Stream> {
     match listener {
         Listener::Tcp(listener) => {
             let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
+            // A client that has left already shows when it is read.
+            let _ = stream.set_nodelay(true);
             Ok(Stream::Tcp(stream))
         }
         Listener::Unix(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),

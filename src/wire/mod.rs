@@ -10,6 +10,7 @@ pub mod http1;
 pub mod http2;
 pub mod listen;
 pub mod proto;
+pub mod seats;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -27,7 +27,7 @@ struct Kind {
 const INTERVAL: u64 = SECOND / 10;
 
 /// The rules of the test, by key. `path` and `leaf` are met together by one descriptor; `newer` replaces `older`.
-const KINDS: [(&str, Kind); 10] = {
+const KINDS: [(&str, Kind); 13] = {
     const PLAIN: Kind = Kind {
         burst: 3,
         windowed: false,
@@ -80,6 +80,29 @@ const KINDS: [(&str, Kind); 10] = {
         ("newer", kind(5)),
         ("path", kind(4)),
         ("leaf", kind(2)),
+        (
+            "budget",
+            Kind {
+                count_rejected: true,
+                ..kind(4)
+            },
+        ),
+        (
+            "trial",
+            Kind {
+                shadow: true,
+                count_rejected: true,
+                ..kind(3)
+            },
+        ),
+        (
+            "quota_budget",
+            Kind {
+                quota: true,
+                count_rejected: true,
+                ..kind(2)
+            },
+        ),
     ]
 };
 
@@ -119,7 +142,7 @@ fn tree() -> Rules {
     Rules::compile(vec![domain], Addresses::default())
 }
 
-/// One descriptor of a drawn check: a rule (10 is unlimited), a value and maybe a cost of its own.
+/// One descriptor of a drawn check: a rule (one behind the last is unlimited), a value and maybe a cost of its own.
 #[derive(Clone, Debug)]
 struct Asked {
     rule: usize,
@@ -159,6 +182,16 @@ impl Bucket {
         self.count = self.used(kind, now) + cost;
         self.window = now / SECOND;
         self.tat = self.tat.max(now) + cost * INTERVAL;
+    }
+
+    /// Charges what was denied: a bucket takes one burst at a time, and as much above its capacity.
+    fn charge_denied(&mut self, kind: &Kind, now: u64, cost: u64) {
+        let level = self.tat.saturating_sub(now);
+        let room = (2 * kind.burst * INTERVAL).saturating_sub(level) / INTERVAL;
+        match kind.windowed {
+            true => self.charge(kind, now, cost),
+            false => self.charge(kind, now, cost.min(kind.burst).min(room)),
+        }
     }
 
     fn left(&self, kind: &Kind, now: u64) -> u64 {
@@ -228,11 +261,11 @@ fn model(state: &State, asked: &[Asked], now: u64, cost: u64) -> (State, bool) {
     }
     if !passes {
         after = state.clone();
-        for (key, cost, _) in met.iter().filter(|(_, cost, _)| *cost > 0) {
-            if KINDS[key.0].1.count_rejected {
-                let bucket = after.entry(*key).or_default();
-                bucket.charge(&KINDS[key.0].1, now, *cost);
-            }
+    }
+    for (key, cost, fits) in met.iter().filter(|(_, cost, _)| *cost > 0) {
+        if KINDS[key.0].1.count_rejected && !(passes && *fits) {
+            let bucket = after.entry(*key).or_default();
+            bucket.charge_denied(&KINDS[key.0].1, now, *cost);
         }
     }
     (after, passes)
@@ -245,8 +278,8 @@ fn check(engine: &Engine, asked: &[Asked], now: u64, cost: u64) -> Answer {
             let value = VALUES[one.value];
             let key = KINDS.get(one.rule).map_or("free", |(name, _)| name);
             match key {
-                "leaf" => vec![Entry { key: "path", value }, Entry { key, value }],
-                _ => vec![Entry { key, value }],
+                "leaf" => vec![Entry::new("path", value), Entry::new(key, value)],
+                _ => vec![Entry::new(key, value)],
             }
         })
         .collect();
@@ -341,10 +374,7 @@ fn a_key_that_just_entered_gets_back_what_a_denied_check_took() {
     // Under pressure a key comes twice to be let in; then one cell is counted and one is left.
     assert!(ask(&engine, ("b", "k"), 1, START).allowed());
     assert_eq!(left(&engine, ("b", "k"), START), 1);
-    let entries = [Entry {
-        key: "b",
-        value: "k",
-    }];
+    let entries = [Entry::new("b", "k")];
     let descriptor = Descriptor::of(&entries);
     let twice = Check {
         domain: "api",
@@ -367,7 +397,7 @@ fn one_of_many(engine: &Engine, value: &str, dice: &mut Dice) -> [u64; 4] {
         true => 0,
         false => 1 + dice.below(3),
     });
-    let entries = KEYS.map(|key| [Entry { key, value }]);
+    let entries = KEYS.map(|key| [Entry::new(key, value)]);
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
         .zip(costs)

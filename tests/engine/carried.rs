@@ -24,7 +24,7 @@ fn throttle(engine: &Engine, key: &[u8], limit: Limit, cost: u64, nanos: u64) ->
 
 /// Overrides the limit of `key: value`, and asks for one cell.
 fn overridden(engine: &Engine, domain: &str, value: &str, limit: Limit) -> Answer {
-    let entries = [Entry { key: "key", value }];
+    let entries = [Entry::new("key", value)];
     let descriptors = [Descriptor {
         limit: Some(limit),
         ..Descriptor::of(&entries)
@@ -132,7 +132,7 @@ fn all_or_nothing_holds_for_overrides_too() {
     let five = Limit::new(5, Unit::Minute, 1, None).expect("a sound limit");
     let (free, spent) = ([("key", "free")], [("key", "spent")]);
     assert!(ask(&engine, spent[0], 1, START).allowed());
-    let entries = [free, spent].map(|[(key, value)]| [Entry { key, value }]);
+    let entries = [free, spent].map(|[(key, value)]| [Entry::new(key, value)]);
     let descriptors = [
         Descriptor {
             limit: Some(five),

@@ -26,7 +26,7 @@ fn nested() -> Rules {
 
 /// The name of the key that `values`, or `other: value`, make.
 fn name(engine: &Engine, key: &str, values: &[String]) -> u128 {
-    let entries: Vec<Entry<'_>> = values.iter().map(|value| Entry { key, value }).collect();
+    let entries: Vec<Entry<'_>> = values.iter().map(|value| Entry::new(key, value)).collect();
     let descriptors = [Descriptor::of(&entries)];
     let check = Check {
         domain: "api",

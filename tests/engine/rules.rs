@@ -22,7 +22,7 @@ fn check(rules: &Rules, descriptor: &str, expected: &[&str]) {
     let entries: Vec<Entry<'_>> = descriptor
         .split_whitespace()
         .map(|pair| pair.split_once('=').expect("a pair"))
-        .map(|(key, value)| Entry { key, value })
+        .map(|(key, value)| Entry::new(key, value))
         .collect();
     let mut met = Vec::new();
     rules.walk("api", &entries, |index| {

@@ -6,7 +6,7 @@ use tidegate::engine::errand::Undone;
 use tidegate::engine::{Answer, Begun, Engine, Plan, Setup, Source};
 use tidegate::pure::rule::{Consistency, NodeSpec, OnStoreError, RuleSpec};
 use tidegate::pure::sync::{StoreKey, Take, Taken, Terms, Told};
-use tidegate::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span};
+use tidegate::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 
 use crate::world::{SECOND, START, a_second, node, rule, rules, setup};
 
@@ -34,11 +34,19 @@ impl Store {
                 let level = tat.saturating_sub(now);
                 let after = level + interval.get() * take.cost.get();
                 let taken = after <= capacity.get();
-                let level = if taken { after } else { level };
+                let most = take.terms.level_max().get();
+                let level = match taken || take.charge {
+                    true => after.min(most),
+                    false => level,
+                };
                 *tat = now + level;
                 Taken {
                     taken,
-                    told: level_of(level),
+                    told: Told::Level {
+                        level: Span::nanos(level),
+                        demand: 0,
+                        capped: take.charge && after > most,
+                    },
                 }
             }
             Terms::Window {
@@ -49,7 +57,7 @@ impl Store {
                 let previous = before.and_then(|place| self.windows.get(&place)).copied();
                 let current = self.windows.entry((take.key, index)).or_default();
                 let taken = *current + take.cost.get() <= requests.get();
-                if taken {
+                if taken || take.charge {
                     *current += take.cost.get();
                 }
                 Taken {
@@ -78,14 +86,6 @@ impl Store {
     }
 }
 
-fn level_of(level: u64) -> Told {
-    Told::Level {
-        level: Span::nanos(level),
-        demand: 0,
-        capped: false,
-    }
-}
-
 fn strict(limit: Limit, algorithm: Algorithm) -> RuleSpec {
     RuleSpec {
         consistency: Consistency::Strict,
@@ -110,7 +110,7 @@ fn engine(nodes: Vec<NodeSpec>) -> Engine {
 
 /// A check of `cost` cells of each key, value `v`.
 fn begin(engine: &Engine, keys: &[&str], cost: u64, nanos: u64) -> Begun {
-    let entries: Vec<[Entry<'_>; 1]> = keys.iter().map(|key| [Entry { key, value: "v" }]).collect();
+    let entries: Vec<[Entry<'_>; 1]> = keys.iter().map(|key| [Entry::new(key, "v")]).collect();
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
         .map(|entries| Descriptor {
@@ -488,4 +488,118 @@ fn a_queue_tells_how_long_to_wait_for_those_ahead() {
             Span::nanos(ahead * SECOND / 10)
         );
     }
+}
+
+fn counting(limit: Limit, algorithm: Algorithm) -> RuleSpec {
+    RuleSpec {
+        count_rejected: true,
+        ..strict(limit, algorithm)
+    }
+}
+
+/// Whether a call that looks first, and is charged `cost` when it is done, is served.
+fn call(engine: &Engine, store: &mut Store, cost: u64, nanos: u64) -> bool {
+    let served = decided(begin(engine, &["a"], 0, nanos)).allowed();
+    if served && let Begun::Asking(plan) = begin(engine, &["a"], cost, nanos) {
+        finish(engine, store, plan, nanos);
+    }
+    served
+}
+
+#[test]
+fn a_budget_that_is_charged_after_the_fact_runs_out() {
+    let budgets = [
+        (1_000, Unit::Minute),
+        (1_000_000, Unit::Hour),
+        (1_000_000, Unit::Day),
+    ];
+    for algorithm in Algorithm::ALL {
+        for (cells, unit) in budgets {
+            let limit = Limit::new(cells, unit, 1, None).expect("a sound limit");
+            let pods = [0; 3].map(|_| engine(vec![node("a", counting(limit, algorithm))]));
+            let served = |pods: &[Engine], calls: usize| {
+                let mut store = Store::default();
+                let at = |nth: usize| START + nth as u64 * SECOND / 100;
+                let call = |nth: &usize| {
+                    call(
+                        &pods[nth % pods.len()],
+                        &mut store,
+                        cells * 6 / 10,
+                        at(*nth),
+                    )
+                };
+                (0..calls).filter(call).count()
+            };
+            let name = algorithm.name();
+            assert_eq!(served(&pods[..1], 50), 2, "{name} {unit:?}");
+            let pods = [0; 3].map(|_| engine(vec![node("a", counting(limit, algorithm))]));
+            // Without news each pod finds out by its own charge; the first had one that fitted.
+            assert_eq!(served(&pods, 50), 4, "{name} {unit:?}");
+        }
+    }
+}
+
+/// Also when another rule denies: what was taken for it stays taken.
+#[test]
+fn what_the_store_took_for_a_denied_check_is_kept_where_it_counts() {
+    for algorithm in Algorithm::ALL {
+        let limit = match algorithm.is_windowed() {
+            true => a_second(3, 3),
+            false => a_second(10, 3),
+        };
+        let engine = engine(vec![
+            node("a", counting(limit, algorithm)),
+            node("b", rule(a_second(10, 1), Algorithm::Gcra)),
+        ]);
+        let mut store = Store::default();
+        let plan = asking(begin(&engine, &["a", "b"], 1, START));
+        assert!(decided(begin(&engine, &["b"], 1, START)).allowed());
+        let (answer, given_back) = finish(&engine, &mut store, plan, START);
+        assert!(!answer.allowed());
+        assert_eq!(given_back, 0);
+        let name = algorithm.name();
+        assert_eq!(says(&answer)[0], (true, Source::Strict, 2), "{name}");
+        // Memory denies the next one, and charges it here: the store hears of it with the rounds.
+        let answer = decided(begin(&engine, &["a", "b"], 1, START));
+        assert_eq!(answer.hits()[0].charged, Cells::ONE);
+        assert_eq!(says(&answer)[0].2, 1, "{name}");
+        assert_eq!(engine.pending(), Cells::new(2), "b's and a's");
+    }
+}
+
+/// What memory denies never asks the store; it is charged here and told with the rounds, up to the cap.
+#[test]
+fn a_flood_of_a_charged_key_asks_the_store_nothing() {
+    let engine = engine(vec![node("a", counting(a_second(10, 20), Algorithm::Gcra))]);
+    let mut store = Store::default();
+    let plan = asking(begin(&engine, &["a"], 20, START));
+    finish(&engine, &mut store, plan, START);
+    for nth in 0..10_000 {
+        let answer = decided(begin(&engine, &["a"], 3, START + nth * SECOND / 10_000));
+        assert!(!answer.allowed());
+    }
+    assert_eq!(store.asked, 1);
+    // One burst of debt, and a second of the rate.
+    let pending = engine.pending().get();
+    assert!((29..=30).contains(&pending), "{pending}");
+}
+
+#[test]
+fn a_charge_that_the_store_caps_is_said() {
+    let pods = [0; 3].map(|_| engine(vec![node("a", counting(a_second(10, 3), Algorithm::Gcra))]));
+    let mut store = Store::default();
+    let mut take = |pod: usize, at| {
+        let plan = asking(begin(&pods[pod], &["a"], 3, at));
+        finish(&pods[pod], &mut store, plan, at).0
+    };
+    assert!(take(0, START).allowed());
+    for (pod, capped) in [(1, false), (2, true)] {
+        let refused = take(pod, START);
+        let hit = &refused.hits()[0];
+        assert_eq!((refused.allowed(), hit.capped), (false, capped));
+        // Twice the burst is used by then, and the same again has to fit.
+        let wait = hit.standing.retry_after;
+        assert_eq!(wait, Some(Span::nanos(SECOND * 6 / 10)));
+    }
+    assert!(pods.iter().all(|pod| pod.pending() == Cells::ZERO));
 }

@@ -83,7 +83,7 @@ pub fn engine(keys_max: usize, rules: Rules) -> Engine {
 /// Asks for `cost` cells of the one descriptor `key: value` at `nanos`.
 pub fn ask(engine: &Engine, entry: (&str, &str), cost: u64, nanos: u64) -> Answer {
     let (key, value) = entry;
-    let entries = [Entry { key, value }];
+    let entries = [Entry::new(key, value)];
     let descriptors = [Descriptor::of(&entries)];
     let check = Check {
         domain: "api",

@@ -14,6 +14,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
     - { key: minute, rate_limit: 60/minute, report: always }\n      \
+    - { key: hour, rate_limit: 60/hour, report: always }\n      \
     - { key: strict, rate_limit: 60/minute, consistency: strict }\n      \
     - { key: window, rate_limit: { unit: hour, requests_per_unit: 60, algorithm: fixed_window } }";
 
@@ -24,8 +25,17 @@ fn two() -> (Server, Fleet) {
 }
 
 /// What a pod says to a check of one descriptor.
-fn ask(fleet: &Fleet, pod: usize, key: &str, mut descriptor: Value) -> (u16, Value) {
-    descriptor["entries"] = json!([{ "key": key, "value": "a" }]);
+fn ask(fleet: &Fleet, pod: usize, key: &str, descriptor: Value) -> (u16, Value) {
+    ask_value(fleet, pod, (key, "a"), descriptor)
+}
+
+fn ask_value(
+    fleet: &Fleet,
+    pod: usize,
+    (key, value): (&str, &str),
+    mut descriptor: Value,
+) -> (u16, Value) {
+    descriptor["entries"] = json!([{ "key": key, "value": value }]);
     let body = json!({ "domain": "fleet", "descriptors": [descriptor] });
     let response = fleet.pods[pod]
         .sidecar
@@ -85,5 +95,42 @@ fn what_one_pod_gives_back_the_others_get() {
             use_one(&fleet, 1, key).filter(|left| *left > 20)
         });
         assert!(left <= 60, "{key}: never beyond empty");
+    }
+}
+
+/// Refunds that follow the use so closely that the answer to the report of it is still on its way.
+#[test]
+fn a_refund_right_after_the_use_stays() {
+    // News of the full key that comes in between counts for the time it took: a part of a cell may stay used.
+    const FREE: u64 = 59;
+    let _machine = shared();
+    let (_store, fleet) = two();
+    let carried = json!({ "limit": { "requestsPerUnit": 60, "unit": "HOUR" } });
+    for (key, descriptor) in [("hour", json!({})), ("any", carried)] {
+        let hits = |value: &str, hits: u64, is_refund: bool| {
+            let mut descriptor = descriptor.clone();
+            descriptor["hitsAddend"] = json!(hits);
+            descriptor["isNegativeHits"] = json!(is_refund);
+            let (status, answer) = ask_value(&fleet, 0, (key, value), descriptor);
+            let left = answer["statuses"][0]["limitRemaining"].as_u64();
+            (status, left.unwrap_or(0))
+        };
+        let values: Vec<String> = (0..15).map(|nth| format!("right-after-{nth}")).collect();
+        for value in &values {
+            assert_eq!(hits(value, 60, false).0, 200, "{key}");
+            let (status, left) = hits(value, 60, true);
+            assert!(
+                status == 200 && left >= FREE,
+                "{key}: {status}, {left} left"
+            );
+        }
+        // The answers and the news have come by then.
+        std::thread::park_timeout(Duration::from_millis(1_500));
+        let undone: Vec<(&str, u64)> = values
+            .iter()
+            .map(|value| (value.as_str(), hits(value, 0, false).1))
+            .filter(|(_, left)| *left < FREE)
+            .collect();
+        assert_eq!(undone, [], "{key}");
     }
 }

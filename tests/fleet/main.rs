@@ -24,6 +24,7 @@ mod redis;
 mod sidecar;
 
 mod books;
+mod budgets;
 mod carried;
 mod contract;
 mod errors;

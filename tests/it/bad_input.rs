@@ -126,7 +126,6 @@ fn bad_descriptors_are_refused_by_their_place() {
 fn bad_entries_are_refused_by_their_place() {
     let long = "x".repeat(1_025);
     let long_key = format!(r#"{ENTRY},{{"key":"{long}"}}"#);
-    let long_value = format!(r#"{{"key":"k","value":"{long}"}}"#);
     let cases = [
         ("{}", "descriptors[0].entries[0]: missing field `key`"),
         (
@@ -138,20 +137,12 @@ fn bad_entries_are_refused_by_their_place() {
             "descriptors[0].entries[1].key: must be at most 1024 bytes, is 1025",
         ),
         (
-            &long_value,
-            "descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025",
-        ),
-        (
             r#"{"key":"k","value":null}"#,
             "descriptors[0].entries[0].value: invalid type: null",
         ),
         (
             r#"{"key":"k","value":5}"#,
             "descriptors[0].entries[0].value: invalid type: integer",
-        ),
-        (
-            r#"{"key":"k","value":"\ud800"}"#,
-            "descriptors[0].entries[0].value: ",
         ),
         (r#"{"key":"k","key":"k"}"#, "duplicate field `key`"),
     ];
@@ -225,28 +216,16 @@ fn deep_bodies_are_refused() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_refused() {
+fn a_domain_that_is_no_text_is_refused() {
     let mut sidecar = start();
     let mut client = sidecar.connect();
-    for bytes in [
-        &b"\xff\xfe"[..],
-        b"\xc3\x28",
-        b"\xed\xa0\x80",
-        b"\xf8\x88\x80\x80\x80",
-        b"\x00",
-        b"\n",
-    ] {
-        let mut body =
-            br#"{"domain":"api","descriptors":[{"entries":[{"key":"client","value":""#.to_vec();
-        body.extend_from_slice(bytes);
-        body.extend_from_slice(br#""}]}]}"#);
+    for bytes in [&b"\xff\xfe"[..], b"\xc3\x28", b"\xed\xa0\x80"] {
+        let after = br#"","descriptors":[{"entries":[{"key":"client","value":"v"}]}]}"#;
+        let body = [br#"{"domain":""#, bytes, after].concat();
         let answer = client.request("POST", "/v1/check", &[], &body);
         assert_eq!(answer.status, 400, "{bytes:x?}: {}", answer.text());
         let message = answer.message();
-        assert!(
-            message.starts_with("descriptors[0].entries[0].value: "),
-            "{bytes:x?}: {message}"
-        );
+        assert!(message.starts_with("domain: "), "{bytes:x?}: {message}");
     }
     is_well(&mut sidecar);
 }
@@ -285,9 +264,7 @@ fn queries_without_a_whole_check_are_refused() {
         ("?domain=api&cl%69ent=x&client=y", "client: given twice"),
         ("?domain=api&domain=api&client=x", "domain: given twice"),
         ("?domain=api&client=x&peek=1&p%65ek=0", "peek: given twice"),
-        ("?domain=api&client=%ff", "not UTF-8"),
-        ("?domain=api&client=%ed%a0%80+", "not UTF-8"),
-        ("?domain=%c3%28&client=x", "not UTF-8"),
+        ("?domain=%c3%28&client=x", "domain: must be UTF-8"),
     ]);
 }
 
@@ -319,10 +296,6 @@ fn queries_over_the_bounds_are_refused() {
     let many: String = (0..40).map(|nth| format!("&k{nth}=v")).collect();
     let bytes = "must be at most 1024 bytes";
     refused_queries(&[
-        (
-            &format!("?domain=api&client={long}"),
-            &format!("descriptors[0].entries[0].value: {bytes}"),
-        ),
         (
             &format!("?domain=api&{long}=x"),
             &format!("descriptors[0].entries[0].key: {bytes}"),

@@ -103,6 +103,73 @@ fn a_bad_command_line_ends_with_64() {
     }
 }
 
+/// A start that must end is known before: what is wrong is in the files, not on the network.
+#[test]
+fn what_run_refuses_validate_refuses() {
+    let store = |url: &str, more: &str| format!("store: {{ url: \"{url}\"{more} }}");
+    let number = "store.url: must end in the number of a database, if in any";
+    for (top, expected) in [
+        (store("redis://h/abc", ""), number),
+        (store("redis://h/-1", ""), number),
+        (store("unix:///r.sock?db=x", ""), number),
+        (
+            store("redis://h/1", ", topology: cluster"),
+            "store.url: must name hosts and no database but 0",
+        ),
+        (
+            store("unix:///r.sock", ", topology: sentinel, master: m"),
+            "store.url: must name the hosts of sentinels",
+        ),
+        (
+            store("redis://h", ", password_file: none"),
+            "read store.password_file none: No such file",
+        ),
+        (
+            store("rediss://h", ", tls: { ca_file: garbage }"),
+            "store.tls does not hold certificates",
+        ),
+        (
+            store("redis://h", ", hash_key_file: none"),
+            "read the hash key from none: No such file",
+        ),
+        (
+            "listen: { admin: [\"127.0.0.1:0\"], token_file: blank }".to_owned(),
+            "the admin token in blank is empty",
+        ),
+        (
+            "listen: { admin: [\"127.0.0.1:0\"], token_file: none }".to_owned(),
+            "read the admin token from none: No such file",
+        ),
+        (
+            "listen: { resp: [\"127.0.0.1:0\"], resp_password_file: blank }".to_owned(),
+            "the RESP password in blank is empty",
+        ),
+    ] {
+        let folder = Folder::new();
+        folder.write("blank", " \n");
+        folder.write(
+            "garbage",
+            "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n",
+        );
+        let rules = "rules: [{ domain: a, descriptors: [{ key: b, rate_limit: 1/day }] }]";
+        folder.write("sidecar.yaml", &format!("{top}\n{rules}\n"));
+        let [validated, ran] =
+            [&["validate", "sidecar.yaml"][..], &["run"]].map(|arguments| folder.run(arguments));
+        assert_eq!(ran.code, Some(78), "{top}: {ran:?}");
+        assert!(ran.stderr.contains(expected), "{top}: {ran:?}");
+        assert!(ran.stderr.starts_with("sidecar.yaml:"), "{ran:?}");
+        // A file that is not here may be where the sidecar runs.
+        let expected = match expected.contains("No such file") {
+            true => (
+                Some(0),
+                format!("warning: {}: run would end here\n", ran.stderr.trim_end()),
+            ),
+            false => (Some(78), ran.stderr),
+        };
+        assert_eq!((validated.code, validated.stderr), expected, "{top}");
+    }
+}
+
 #[test]
 fn a_bad_configuration_ends_with_78() {
     let folder = Folder::new();
@@ -275,7 +342,7 @@ fn check_that_cannot_ask_ends_with_2() {
         .unwrap()
         .to_string();
     let metrics = sidecar.door("metrics").unwrap().to();
-    let long = format!("client={}", "x".repeat(2_000));
+    let long = format!("{}=x", "x".repeat(2_000));
     let to = sidecar.http().to();
     for (to, entry, told) in [
         (
@@ -297,7 +364,7 @@ fn check_that_cannot_ask_ends_with_2() {
             to.as_str(),
             long.as_str(),
             format!(
-                "tidegate: {to} answered 400 Bad Request: descriptors[0].entries[0].value: must be"
+                "tidegate: {to} answered 400 Bad Request: descriptors[0].entries[0].key: must be"
             ),
         ),
     ] {

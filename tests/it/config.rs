@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use tidegate::config::{Address, Config, Faults, HeaderStyle, LogFormat, LogLevel};
@@ -329,51 +330,148 @@ fn what_cannot_be_read_is_one_clear_fault() {
     check("cut.yaml", ":2:10: unclosed quote");
 }
 
+/// What is legal and surprising about a configuration, without the folder that it is in.
+fn warnings(config: &Config, folder: &Path) -> Vec<String> {
+    let folder = format!("{}/", folder.display());
+    let told = config.warnings.iter().map(ToString::to_string);
+    told.map(|warning| warning.replace(&folder, "")).collect()
+}
+
+fn labels(config: &Config) -> Vec<&str> {
+    let rules = config.rules.all().iter();
+    rules.map(|rule| rule.label.as_str()).collect()
+}
+
+/// What envoyproxy/ratelimit reads of its folder: every file, also in folders below.
 #[test]
-fn every_yaml_file_of_rules_dir_is_a_domain() {
+fn every_file_of_rules_dir_is_a_domain() {
     let folder = folder("rules_dir");
     let path = folder.join("sidecar.yaml");
-    fs::create_dir(folder.join("rules")).unwrap();
+    fs::create_dir_all(folder.join("rules/team/b")).unwrap();
     fs::write(&path, "rules: [{ domain: inline }]\nrules_dir: rules\n").unwrap();
     let write = |name: &str, text: &str| fs::write(folder.join("rules").join(name), text).unwrap();
+    let domain = |name: &str, domain: &str| {
+        let rules = "[{ key: x, rate_limit: 2/second }]";
+        write(name, &format!("domain: {domain}\ndescriptors: {rules}\n"));
+    };
+    domain("b.yaml", "b");
+    domain("a.yaml", "a");
+    domain("short.yml", "c");
+    domain("no_extension", "d");
+    domain("limits.conf", "e");
+    domain("team/f.yaml", "f");
+    domain("team/b/g", "g");
+    let limit = "\"rate_limit\": {\"unit\": \"second\", \"requests_per_unit\": 2}";
+    let rules = format!("[\n\t{{\"key\": \"x\", {limit}}}\n]");
     write(
-        "b.yaml",
-        "domain: b\ndescriptors: [{ key: x, rate_limit: 2/second }]\n",
+        "h.json",
+        &format!("{{\n\t\"domain\": \"h\",\n\t\"descriptors\": {rules}\n}}\n"),
     );
-    write(
-        "a.yaml",
-        "domain: a\ndescriptors: [{ key: x, rate_limit: 1/second }]\n",
-    );
-    write("README.md", "not YAML: [");
-    write(".hidden.yaml", "not YAML: [");
-    write("short.yml", "not YAML: [");
     let config = load(&path, &|_| None).unwrap();
-    let labels: Vec<&str> = config
-        .rules
-        .all()
-        .iter()
-        .map(|rule| rule.label.as_str())
-        .collect();
-    assert_eq!(labels, ["a/x", "b/x"]);
+    let expected = ["a/x", "b/x", "h/x", "e/x", "d/x", "c/x", "g/x", "f/x"];
+    assert_eq!(labels(&config), expected);
     assert!(config.rules.matching("inline").is_some());
-    let warnings: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
-    assert!(warnings[0].ends_with("short.yml is not read: only *.yaml is"));
+    assert_eq!(warnings(&config, &folder), [""; 0]);
     assert_eq!(config.sources, [path.clone(), folder.join("rules")]);
 
-    write("c.yaml", "domain: inline\n");
-    write("d.yaml", "domain: d\nlisten: {}\n");
-    fs::create_dir(folder.join("rules/e.yaml")).unwrap();
+    write("i.yaml", "domain: inline\n");
+    write("j.txt", "domain: j\nlisten: {}\n");
+    write("README.md", "# Read me: not YAML [\n");
     let faults = load(&path, &|_| None).expect_err("three bad files");
     let text = faults
         .to_string()
         .replace(&folder.display().to_string(), "");
     assert_eq!(
         text,
-        "/rules/c.yaml:1:9: domain: \"inline\" is given twice: the first is rules[0].domain (/sidecar.yaml:1)\n\
-         /rules/d.yaml:2:1: unknown field \"listen\": known here are domain, match, descriptors\n\
-         /rules/e.yaml: cannot be read: it is a directory, not a file"
+        "/rules/README.md:1:1: the file is empty: say at least `rules: []`\n\
+         /rules/i.yaml:1:9: domain: \"inline\" is given twice: the first is rules[0].domain (/sidecar.yaml:1)\n\
+         /rules/j.txt:2:1: unknown field \"listen\": known here are domain, match, descriptors"
     );
+}
+
+#[test]
+fn what_is_not_read_of_rules_dir_is_told() {
+    let folder = folder("rules_unread");
+    let path = folder.join("sidecar.yaml");
+    fs::create_dir_all(folder.join("rules/.git")).unwrap();
+    fs::create_dir_all(folder.join("elsewhere")).unwrap();
+    fs::write(&path, "rules_dir: rules\n").unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.join("rules").join(name), text).unwrap();
+    write(
+        "a.yaml",
+        "domain: a\ndescriptors: [{ key: x, rate_limit: 2/second }]\n",
+    );
+    let config = load(&path, &|_| None).unwrap();
+    let read = config.hash;
+    for name in ["a.yaml~", ".hidden.yaml", ".git/config"] {
+        write(name, "not YAML: [");
+    }
+    symlink("../elsewhere", folder.join("rules/link")).unwrap();
+    let _socket = UnixListener::bind(folder.join("rules/s.sock")).unwrap();
+    let config = load(&path, &|_| None).unwrap();
+    assert_eq!(labels(&config), ["a/x"]);
+    let told = |name: &str, why: &str| {
+        format!("sidecar.yaml:1:12: rules_dir: rules/{name} is not read: {why}")
+    };
+    let expected = [
+        told(".git", "its name begins with a dot"),
+        told(".hidden.yaml", "its name begins with a dot"),
+        told(
+            "a.yaml~",
+            "its name ends in ~, as a copy that an editor leaves",
+        ),
+        told("link", "it is a link to a folder"),
+        told("s.sock", "it is not a regular file"),
+    ];
+    assert_eq!(warnings(&config, &folder), expected);
+    assert_eq!(config.hash, read, "what is not read is no change");
+}
+
+/// A ConfigMap as the kubelet mounts one: links into a hidden folder, which must not be read a second time.
+#[test]
+fn a_mounted_config_map_is_read_once() {
+    let folder = folder("rules_mounted");
+    let path = folder.join("sidecar.yaml");
+    let rules = folder.join("rules");
+    fs::create_dir_all(rules.join("..2026_11_17")).unwrap();
+    fs::write(&path, "rules_dir: rules\n").unwrap();
+    let text = "domain: a\ndescriptors: [{ key: x, rate_limit: 2/second }]\n";
+    fs::write(rules.join("..2026_11_17/a.yaml"), text).unwrap();
+    symlink("..2026_11_17", rules.join("..data")).unwrap();
+    symlink("..data/a.yaml", rules.join("a.yaml")).unwrap();
+    let config = load(&path, &|_| None).unwrap();
+    assert_eq!(labels(&config), ["a/x"]);
+    assert_eq!(warnings(&config, &folder), [""; 0]);
+}
+
+#[test]
+fn grpc_without_a_store_is_told() {
+    let told = |top: &str| {
+        let rules = "rules: [{ domain: a, descriptors: [{ key: x, rate_limit: 1/second }] }]";
+        let text = format!("{top}\n{rules}\n");
+        let config = check_text("s.yaml", &text, &|_| None).unwrap();
+        config
+            .warnings
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    let grpc = "listen: { grpc: [\"127.0.0.1:8081\"] }";
+    let found = told(grpc);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("s.yaml:1:1: store: is missing while listen.grpc is open: "),
+        "{found:?}"
+    );
+    assert_eq!(
+        told(&format!("{grpc}\nstore: {{ url: \"redis://h\" }}")),
+        [""; 0]
+    );
+    assert_eq!(
+        told(&format!("{grpc}\ndefaults: {{ consistency: local }}")),
+        [""; 0]
+    );
+    assert_eq!(told("listen: { http: [\"127.0.0.1:7600\"] }"), [""; 0]);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn sidecar() -> Sidecar {
         .start()
 }
 
-/// An application that answers every request with 200.
+/// An application that answers every request with 200, and says what that has cost.
 fn app() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -54,9 +54,12 @@ fn app() -> u16 {
         for stream in listener.incoming().map_while(Result::ok) {
             thread::spawn(move || {
                 let mut answers = stream.try_clone().unwrap();
-                for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-                    if line.is_empty() && answers.write_all(answer).is_err() {
+                // Bytes: a header need not be text.
+                let lines = BufReader::new(stream).split(b'\n');
+                for line in lines.map_while(Result::ok) {
+                    let answer =
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx-tokens: 600000\r\n\r\nok";
+                    if line == b"\r" && answers.write_all(answer).is_err() {
                         break;
                     }
                 }
@@ -81,6 +84,10 @@ const COUNTED: Changes = Changes {
     on_stream_done: false,
 };
 
+/// How often the key is asked about, each time as another descriptor.
+#[derive(Clone, Copy)]
+struct Copies(usize);
+
 /// A running Envoy.
 struct Envoy {
     child: Child,
@@ -92,7 +99,15 @@ struct Envoy {
 impl Envoy {
     /// In front of the sidecar that listens at `rls`.
     fn start(rls: &Door, changes: Changes) -> Self {
+        Self::start_with(rls, changes, Copies(1))
+    }
+
+    fn start_with(rls: &Door, changes: Changes, Copies(copies): Copies) -> Self {
         let [_, envoy, pipe] = guide();
+        let action = "- actions:\n                                    - request_headers: { header_name: x-api-key, descriptor_key: api_key }\n";
+        let indented = format!("{action}                                ");
+        let copied = format!("{}\n", indented.repeat(copies).trim_end());
+        let envoy = put(&envoy, action, &copied);
         let envoy = put(&envoy, "port_value: 9901", "port_value: 0");
         let envoy = put(&envoy, "port_value: 10000", "port_value: 0");
         let envoy = put(
@@ -127,8 +142,13 @@ impl Envoy {
                 put(&envoy, endpoint.unwrap(), pipe.trim_end())
             }
         };
+        Self::launch(&envoy)
+    }
+
+    /// With this configuration.
+    fn launch(envoy: &str) -> Self {
         let folder = Folder::new();
-        folder.write("envoy.yaml", &envoy);
+        folder.write("envoy.yaml", envoy);
         let child = Command::new(binary())
             .args([
                 "-c",
@@ -285,6 +305,70 @@ fn clients_see_the_headers_and_the_log_names_the_rule() {
     });
 }
 
+/// What a client with a header of these bytes is answered.
+fn get_bytes(front: &Door, key: &[u8], path: &str) -> Response {
+    let before = request("GET", path, &["x-api-key: ~"], b"");
+    let at = before.iter().position(|byte| *byte == b'~').unwrap();
+    let mut client = front.connect();
+    client.send(&[&before[..at], key, &before[at + 1..]].concat());
+    client.response()
+}
+
+/// The guide's files, a ban in front, and Envoy that lets pass what it gets no answer to: nothing that a client sends
+/// may be a reason to get none.
+#[test]
+fn no_header_gets_past_a_ban() {
+    let [sidecar, _, _] = guide();
+    let (_, rules) = sidecar.split_once("rules:\n").unwrap();
+    // One domain: the guide's, and who is banned.
+    let banned = "\n      - { key: path, value: \"/banned*\", rate_limit: { unit: day, requests_per_unit: 0 } }\n";
+    let sidecar = Setup::rules(&format!("{}{banned}", rules.trim_end()))
+        .listen_also(r#"grpc: ["127.0.0.1:0"]"#)
+        .start();
+    let open = Changes {
+        failure_mode_deny: false,
+        ..COUNTED
+    };
+    let mut envoy = Envoy::start(&sidecar.door("grpc").unwrap(), open);
+    let long = "x".repeat(1_100);
+    let large = "x".repeat(50_000);
+    for key in [
+        &b"short"[..],
+        long.as_bytes(),
+        b"\xff\xfe",
+        large.as_bytes(),
+    ] {
+        for path in ["/banned", "/banned/%ff", &format!("/banned{long}")] {
+            let answer = get_bytes(&envoy.front, key, path);
+            assert_eq!(answer.status, 429, "{} bytes on {path:.20}", key.len());
+        }
+    }
+    // They are limited as others are: three in a day, each for itself.
+    for key in [long.as_bytes(), b"\xff\xfe", b"\xff\xff", large.as_bytes()] {
+        let statuses = [0; 4].map(|_| get_bytes(&envoy.front, key, "/").status);
+        assert_eq!(statuses, [200, 200, 200, 429], "{} bytes", key.len());
+    }
+    envoy.is_well();
+}
+
+/// A header of nearly 60 KiB, which Envoy takes by default, in three descriptors: a message of 170 KiB.
+#[test]
+fn a_header_in_several_descriptors_gets_past_no_ban() {
+    let sidecar = sidecar();
+    let open = Changes {
+        failure_mode_deny: false,
+        ..COUNTED
+    };
+    let copied = Copies(3);
+    let mut envoy = Envoy::start_with(&sidecar.door("grpc").unwrap(), open, copied);
+    assert_eq!(get_bytes(&envoy.front, b"small", "/").status, 200);
+    for length in [30_000, 58_000] {
+        let answer = get_bytes(&envoy.front, "x".repeat(length).as_bytes(), "/");
+        assert_eq!(answer.status, 429, "{length} bytes: {answer:?}");
+    }
+    envoy.is_well();
+}
+
 /// Whether every thread of a process has stopped.
 fn is_stopped(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -397,6 +481,60 @@ fn a_sidecar_that_is_killed_fifty_times_is_found_again_and_every_request_answere
     done.store(true, Ordering::Relaxed);
     load.join().expect("every request was answered");
     envoy.is_well();
+}
+
+/// Envoy looks before a call and charges when its answer has been sent. Of a budget of a million two calls of 600,000
+/// are served.
+#[test]
+fn a_budget_that_is_charged_on_stream_done_runs_out() {
+    let [sidecar, limits] = blocks("token-budgets.md");
+    check_text("docs/guides/token-budgets.md", &sidecar, &|_| None).expect("a sound file");
+    let (_, rules) = sidecar.split_once("rules:\n").unwrap();
+    let sidecar = Setup::rules(rules)
+        .listen_also(r#"grpc: ["127.0.0.1:0"]"#)
+        .start();
+    let Door::Tcp(rls) = sidecar.door("grpc").unwrap() else {
+        panic!("a port");
+    };
+    let envoy = put(&guide()[1], "port_value: 9901", "port_value: 0");
+    let envoy = put(&envoy, "port_value: 10000", "port_value: 0");
+    let envoy = put(
+        &envoy,
+        "port_value: 8080",
+        &format!("port_value: {}", app()),
+    );
+    let envoy = put(
+        &envoy,
+        "port_value: 8081",
+        &format!("port_value: {}", rls.port()),
+    );
+    let envoy = put(&envoy, "timeout: 0.05s", "timeout: 20s");
+    let envoy = put(&envoy, "domain: edge", "domain: llm");
+    let mut envoy: Value = serde_saphyr::from_str(&envoy).unwrap();
+    let limits: Value = serde_saphyr::from_str(&limits).unwrap();
+    let route = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config/route_config/\
+        virtual_hosts/0/routes/0/typed_per_filter_config";
+    let route = envoy.pointer_mut(route).unwrap();
+    route["envoy.filters.http.ratelimit"]["rate_limits"] = limits["rate_limits"].clone();
+    let envoy = Envoy::launch(&envoy.to_string());
+    let call = || {
+        let mut client = envoy.front.connect();
+        client.request("GET", "/", &["x-user: alice"], b"").status
+    };
+    let left = |expected: u64| {
+        until("the charge", SOON, || {
+            let path = "/v1/check?domain=llm&user=alice&peek=true";
+            let left = sidecar.connect().get(path).json()["statuses"][0]["limit_remaining"].clone();
+            // Some cells come back while the test runs.
+            (left.as_u64().unwrap() / 100_000 == expected).then_some(())
+        });
+    };
+    assert_eq!(call(), 200);
+    left(4);
+    assert_eq!(call(), 200);
+    left(0);
+    let denied = (0..48).filter(|_| call() == 429).count();
+    assert_eq!(denied, 48);
 }
 
 /// What the guide's patches put into Envoy is sound: Envoy says so itself.

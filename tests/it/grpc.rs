@@ -54,6 +54,22 @@ fn headers(answer: &RateLimitResponse) -> BTreeMap<&str, &str> {
         .collect()
 }
 
+/// Whether a check is denied for being over a bound, in these words, and its descriptors with it.
+fn check_denied(rls: &mut Rls, request: RateLimitRequest, words: &str) {
+    let count = request.descriptors.len();
+    let answer = rls.ask(request).expect(words);
+    assert_eq!(answer.overall_code(), Code::OverLimit, "{words}");
+    let reason = &answer.dynamic_metadata.as_ref().expect("metadata").fields["reason"];
+    assert_eq!(reason.kind, Some(Kind::StringValue(words.to_owned())));
+    let codes = answer.statuses.iter().map(DescriptorStatus::code);
+    let unsaid = count > 64 || words.starts_with("the message");
+    let expected = if unsaid { 0 } else { count };
+    assert!(
+        codes.eq(std::iter::repeat_n(Code::OverLimit, expected)),
+        "{answer:?}"
+    );
+}
+
 /// Whether a check is refused as no valid one, in these words.
 fn check_refused(rls: &mut Rls, request: RateLimitRequest, words: &str) {
     let status = rls.ask(request).expect_err("a refusal");
@@ -194,6 +210,29 @@ fn hits_are_the_requests_or_the_descriptors_and_a_present_zero_looks() {
     assert_eq!(left(0, Some(0)), ('d', 0), "a look that finds nothing left");
 }
 
+/// Who reads a reset of nothing comes back at once, for ever.
+#[test]
+fn what_can_never_pass_tells_the_window_as_its_reset() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    for (key, hits) in [("closed", None), ("closed", Some(0)), ("client", Some(4))] {
+        let asked = RateLimitDescriptor {
+            hits_addend: hits,
+            ..descriptor(&[(key, "never")])
+        };
+        let answer = rls.ask(request([asked])).expect("an answer");
+        assert_eq!(letter(&answer), 'd', "{key} {hits:?}");
+        let reset = only(&answer).duration_until_reset.as_ref();
+        assert_eq!(
+            reset.map(|reset| reset.seconds),
+            Some(86_400),
+            "{key} {hits:?}"
+        );
+        assert_eq!(headers(&answer).get("x-ratelimit-reset"), Some(&"86400"));
+        assert_eq!(headers(&answer).get("retry-after"), None);
+    }
+}
+
 #[test]
 fn a_refund_gives_back_and_never_more_than_was_used() {
     let sidecar = start();
@@ -262,21 +301,21 @@ fn a_limit_that_the_caller_carries_holds_instead_of_the_rule() {
 }
 
 #[test]
-fn a_carried_limit_that_cannot_be_is_refused_by_its_field() {
+fn a_carried_limit_that_cannot_be_is_denied_and_its_field_named() {
     let sidecar = start();
     let mut rls = tcp(&sidecar);
     let at = "descriptors[0].limit";
     let unit = format!("{at}.unit: must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR");
-    check_refused(
+    check_denied(
         &mut rls,
         request([carried(1, RateLimitUnit::Unknown, "v")]),
         &unit,
     );
     let mut seven = carried(1, RateLimitUnit::Day, "v");
     seven.limit.as_mut().unwrap().unit = 7;
-    check_refused(&mut rls, request([seven]), &unit);
+    check_denied(&mut rls, request([seven]), &unit);
     let fast = format!("{at}.requests_per_unit: must be at most 1000000000 per second");
-    check_refused(
+    check_denied(
         &mut rls,
         request([carried(u32::MAX, RateLimitUnit::Second, "v")]),
         &fast,
@@ -284,7 +323,7 @@ fn a_carried_limit_that_cannot_be_is_refused_by_its_field() {
     let mut none = carried(1, RateLimitUnit::Day, "v");
     none.limit.as_mut().unwrap().unit_multiplier = Some(0);
     let none_text = format!("{at}.unit_multiplier: must be at least 1 (a window needs a length)");
-    check_refused(&mut rls, request([none]), &none_text);
+    check_denied(&mut rls, request([none]), &none_text);
 }
 
 #[test]
@@ -368,50 +407,9 @@ fn what_is_no_check_is_refused_and_the_field_named() {
             },
             "domain: must not be empty",
         ),
-        (
-            RateLimitRequest {
-                domain: "d".repeat(1025),
-                ..fine()
-            },
-            "domain: must be at most 1024 bytes, is 1025",
-        ),
         (request([]), "descriptors: must be 1 to 64, are 0"),
-        (
-            request([const {
-                RateLimitDescriptor {
-                    entries: Vec::new(),
-                    limit: None,
-                    hits_addend: None,
-                    is_negative_hits: false,
-                }
-            }]),
-            "descriptors[0].entries: must be 1 to 32, are 0",
-        ),
-        (
-            RateLimitRequest {
-                descriptors: vec![descriptor(&[("a", "b")]); 65],
-                ..fine()
-            },
-            "descriptors: must be 1 to 64, are 65",
-        ),
-        (
-            request([descriptor(&[("a", "b"); 33])]),
-            "descriptors[0].entries: must be 1 to 32, are 33",
-        ),
-        (
-            request([descriptor(&[("a", "b"), ("", "b")])]),
-            "descriptors[0].entries[1].key: must not be empty",
-        ),
-        (
-            request([descriptor(&[("a", &"v".repeat(1025))])]),
-            "descriptors[0].entries[0].value: must be at most 1024 bytes, is 1025",
-        ),
-        (
-            request([descriptor(&[("a", &"v".repeat(70_000))])]),
-            "the message must be at most 65536 bytes",
-        ),
     ];
-    let count = cases.len() as f64 - 1.0;
+    let count = cases.len() as f64;
     for (request, words) in cases {
         check_refused(&mut rls, request, words);
     }
@@ -421,6 +419,106 @@ fn what_is_no_check_is_refused_and_the_field_named() {
         .metrics()
         .of("ratelimit_requests_malformed_total", &[("door", "grpc")]);
     assert_eq!(malformed, count);
+}
+
+/// Envoy lets a request pass whose check fails: what is over a bound must not fail.
+#[test]
+fn what_is_over_a_bound_is_denied_and_the_field_named() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    let fine = || request([descriptor(&[("client", "v")])]);
+    let long = "k".repeat(1025);
+    let cases = [
+        (
+            RateLimitRequest {
+                domain: "d".repeat(1025),
+                ..fine()
+            },
+            "domain: must be at most 1024 bytes, is 1025",
+        ),
+        (
+            RateLimitRequest {
+                descriptors: vec![descriptor(&[("client", "b")]); 65],
+                ..fine()
+            },
+            "descriptors: must be 1 to 64, are 65",
+        ),
+        (
+            request([descriptor(&[("client", "b"); 33])]),
+            "descriptors[0].entries: must be 1 to 32, are 33",
+        ),
+        (
+            request([descriptor(&[("client", "b")]), descriptor(&[(&long, "b")])]),
+            "descriptors[1].entries[0].key: must be at most 1024 bytes, is 1025",
+        ),
+        (
+            request([descriptor(&[("client", &"v".repeat(70_000))])]),
+            "the message must be at most 65536 bytes",
+        ),
+        (
+            request([descriptor(&[("client", &"v".repeat(3_000_000))])]),
+            "the message must be at most 65536 bytes",
+        ),
+        // More than is read to its end.
+        (
+            request([descriptor(&[("client", &"v".repeat(9_000_000))])]),
+            "the message must be at most 65536 bytes",
+        ),
+    ];
+    let count = cases.len() as f64;
+    for (request, words) in cases {
+        check_denied(&mut rls, request, words);
+    }
+    let malformed = sidecar
+        .metrics()
+        .of("ratelimit_requests_malformed_total", &[("door", "grpc")]);
+    assert_eq!(malformed, count);
+    // Nothing of it was used.
+    assert_eq!(rls.letters("client", "b", 4), "aaad");
+}
+
+/// A descriptor without entries and an entry without a key meet no rule. The descriptors beside them do.
+#[test]
+fn what_no_rule_can_meet_does_not_fail_the_check() {
+    let sidecar = start();
+    let mut rls = tcp(&sidecar);
+    for odd in [descriptor::<&str>(&[]), descriptor(&[("", "b")])] {
+        let spent = || request([odd.clone(), descriptor(&[("closed", "v")])]);
+        let answer = rls.ask(spent()).expect("an answer");
+        let codes: Vec<_> = answer.statuses.iter().map(DescriptorStatus::code).collect();
+        assert_eq!(codes, [Code::Ok, Code::OverLimit], "{answer:?}");
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+        let alone = rls.ask(request([odd])).expect("an answer");
+        assert_eq!(alone.overall_code(), Code::Ok);
+    }
+}
+
+#[test]
+fn messages_may_be_compressed_and_answers_are_alike() {
+    let sidecar = start();
+    let (mut plain, mut gzip) = (tcp(&sidecar), tcp(&sidecar).gzip());
+    let encoding = |rls: &mut Rls, value: &str| {
+        let request = request([descriptor(&[("client", value)])]);
+        let answer = rls.answer::<_, RateLimitResponse>(SHOULD_RATE_LIMIT, request);
+        let answer = answer.expect("an answer");
+        let encoding = answer.metadata().get("grpc-encoding");
+        let encoding = encoding.map(|value| value.to_str().unwrap().to_owned());
+        (letter(answer.get_ref()), encoding)
+    };
+    let compressed = Some("gzip".to_owned());
+    for expected in ['a', 'a', 'a', 'd'] {
+        let found = encoding(&mut gzip, "compressed");
+        assert_eq!(found, (expected, compressed.clone()));
+    }
+    // The same key, whichever way it comes.
+    assert_eq!(encoding(&mut plain, "compressed"), ('d', None));
+    // A megabyte out of a kilobyte is not made one.
+    check_denied(
+        &mut gzip,
+        request([descriptor(&[("client", &"v".repeat(1_000_000))])]),
+        "the message must be at most 65536 bytes",
+    );
+    assert_eq!(gzip.letter("client", "after"), 'a');
 }
 
 #[test]

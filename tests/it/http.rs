@@ -21,6 +21,7 @@ const RULES: &str = r#"
     - { key: trial, shadow_mode: true, rate_limit: 1/day }
     - { key: quota_a, quota_mode: true, rate_limit: 1/day }
     - { key: quota_b, quota_mode: true, rate_limit: 2/day }
+    - { key: quota_trial, quota_mode: true, shadow_mode: true, rate_limit: 1/day }
     - { key: customer, rate_limit: { name: everyone, unit: day, requests_per_unit: 1 } }
     - { key: contract, rate_limit: { name: contract, unit: day, requests_per_unit: 3, replaces: [{ name: everyone }] } }
     - { key: queue, rate_limit: { unit: hour, requests_per_unit: 60, burst: 3, algorithm: leaky_bucket } }
@@ -420,6 +421,28 @@ fn quota_rules_deny_only_together() {
     });
 }
 
+/// As envoyproxy/ratelimit: a quota that is in shadow mode is never over, so that the others are never over together.
+#[test]
+fn a_quota_rule_in_shadow_mode_never_denies_and_lets_the_others_not_either() {
+    on_both(|_, door| {
+        let mut client = door.connect();
+        let both = [
+            descriptor(&[("quota_trial", door.kind())]),
+            descriptor(&[("quota_a", &format!("{}-trial", door.kind()))]),
+        ];
+        for code in ["OK", "OVER_LIMIT", "OVER_LIMIT"] {
+            let answer = client.post("/v1/check", &body(&both));
+            let found = answer.json();
+            assert_eq!(answer.status, 200, "{found}");
+            let codes = [0, 1].map(|index| found["statuses"][index]["code"].clone());
+            assert_eq!(codes, ["OK", code], "{found}");
+        }
+        // Alone it is denied.
+        let answer = client.post("/v1/check", &body(&both[1..]));
+        assert_eq!(answer.status, 429, "{}", answer.text());
+    });
+}
+
 #[test]
 fn a_rule_that_replaces_another_counts_instead_of_it() {
     on_both(|_, door| {
@@ -593,6 +616,8 @@ fn a_cost_above_the_burst_is_denied_for_good() {
             assert_eq!(answer.status, 429, "{}", answer.text());
             assert_eq!(answer.header("retry-after"), None);
             assert_eq!(answer.header("x-ratelimit-retry-after"), None);
+            // Not at once: who reads that nothing has to be waited for comes back at once, for ever.
+            assert_eq!(answer.header("x-ratelimit-reset"), Some("86400"));
             let found = answer.json();
             assert_eq!(found["error"].get("retry_after"), None, "{found}");
             assert_eq!(found["statuses"][0].get("retry_after"), None, "{found}");

@@ -10,7 +10,9 @@
 )]
 
 mod admin;
+mod any_value;
 mod bad_input;
+mod ci;
 mod cli;
 mod client;
 mod config;
@@ -24,7 +26,9 @@ mod health;
 mod http;
 mod http2;
 mod json;
+mod log;
 mod nginx;
+mod probes;
 mod prometheus;
 mod redis_cell;
 #[expect(dead_code, reason = "tests/fleet uses the rest")]
@@ -40,5 +44,7 @@ mod rls;
 mod shutdown;
 mod sidecar;
 mod sockets;
+mod tasks;
 mod tidy;
+mod token_budgets;
 mod top;

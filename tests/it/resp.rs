@@ -134,7 +134,7 @@ fn a_check_under_the_rules_tells_six_things() {
             // More than the whole bucket: no wait helps.
             (
                 "tg.check api client KIND-4 cost 4",
-                "*6\r\n:0\r\n:3\r\n:3\r\n:-1\r\n:0\r\n$10\r\napi/client",
+                "*6\r\n:0\r\n:3\r\n:3\r\n:-1\r\n:3600000\r\n$10\r\napi/client",
             ),
             (
                 "TG.CHECK api client KIND-5 PEEK",
@@ -193,14 +193,14 @@ fn a_check_that_is_none_is_refused_by_what_is_wrong() {
             ),
         ],
     );
-    let long = format!("TG.CHECK api client {}\r\n", "x".repeat(1_025));
+    let long = format!("TG.CHECK api {} x\r\n", "x".repeat(1_025));
     let refused = said(&door(&sidecar), long.as_bytes());
     assert_eq!(
         refused,
-        "-ERR entries[0].value: must be at most 1024 bytes, is 1025\r\n"
+        "-ERR entries[0].key: must be at most 1024 bytes, is 1025\r\n"
     );
-    let refused = said(&door(&sidecar), b"TG.CHECK api client \xff\r\n");
-    assert_eq!(refused, "-ERR entries[0].value: must be UTF-8\r\n");
+    let refused = said(&door(&sidecar), b"TG.CHECK \xff client x\r\n");
+    assert_eq!(refused, "-ERR domain: must be UTF-8\r\n");
     let many = format!("TG.CHECK api{}\r\n", " e v".repeat(33));
     let refused = said(&door(&sidecar), many.as_bytes());
     assert!(
@@ -262,11 +262,13 @@ fn keys_are_bytes() {
         b"*5\r\n$11\r\nCL.THROTTLE\r\n$4\r\n\xff\0\r\n\r\n$1\r\n0\r\n$1\r\n1\r\n$4\r\n3600\r\n";
     assert!(said(&door(&sidecar), ask).starts_with("*5\r\n:0\r\n:1\r\n:0\r\n"));
     assert!(said(&door(&sidecar), ask).starts_with("*5\r\n:1\r\n:1\r\n:0\r\n"));
-    let long = format!("CL.THROTTLE {} 1 1 1\r\n", "x".repeat(1_025));
-    assert_eq!(
-        said(&door(&sidecar), long.as_bytes()),
-        "-ERR key: must be at most 1024 bytes, is 1025\r\n"
-    );
+    // Of any length that fits into a command, and different if only the end is.
+    for end in ["1", "2"] {
+        let long = format!("CL.THROTTLE {}{end} 0 1 3600\r\n", "x".repeat(60_000));
+        let twice = said(&door(&sidecar), long.repeat(2).as_bytes());
+        assert!(twice.starts_with("*5\r\n:0\r\n:1\r\n"), "{twice}");
+        assert!(twice.contains("\r\n*5\r\n:1\r\n:1\r\n"), "{twice}");
+    }
 }
 
 #[test]

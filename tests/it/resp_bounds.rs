@@ -247,7 +247,7 @@ fn a_password_file_that_holds_none_is_a_fault() {
             setup.folder.write("password", text);
         }
         let (ran, _folder) = setup.fail();
-        assert_eq!(ran.code, Some(1), "{ran:?}");
+        assert_eq!(ran.code, Some(78), "{ran:?}");
         assert!((ran.stdout + &ran.stderr).contains(expected), "{expected}");
     }
 }

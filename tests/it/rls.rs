@@ -9,8 +9,9 @@ use tidegate::wire::proto::rate_limit_response::Code;
 use tidegate::wire::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
+use tonic::codec::CompressionEncoding;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::client::Door;
@@ -56,8 +57,26 @@ impl Rls {
         })
     }
 
+    /// The same client, which compresses what it sends and takes what is compressed.
+    pub fn gzip(self) -> Self {
+        let grpc = self.grpc.send_compressed(CompressionEncoding::Gzip);
+        Self {
+            grpc: grpc.accept_compressed(CompressionEncoding::Gzip),
+            ..self
+        }
+    }
+
     /// Calls `method` with one message, for one.
     pub fn call<Q, A>(&mut self, method: &'static str, request: Q) -> Result<A, Status>
+    where
+        Q: Message + Send + Sync + 'static,
+        A: Message + Default + Send + Sync + 'static,
+    {
+        self.answer(method, request).map(Response::into_inner)
+    }
+
+    /// The same, with the headers of the answer.
+    pub fn answer<Q, A>(&mut self, method: &'static str, request: Q) -> Result<Response<A>, Status>
     where
         Q: Message + Send + Sync + 'static,
         A: Message + Default + Send + Sync + 'static,
@@ -68,8 +87,8 @@ impl Rls {
                 .await
                 .map_err(|error| Status::unavailable(error.to_string()))?;
             let codec = ProstCodec::<Q, A>::default();
-            let answered = grpc.unary(Request::new(request), method.parse().unwrap(), codec);
-            Ok(answered.await?.into_inner())
+            grpc.unary(Request::new(request), method.parse().unwrap(), codec)
+                .await
         })
     }
 
@@ -134,10 +153,10 @@ pub fn request<const N: usize>(descriptors: [RateLimitDescriptor; N]) -> RateLim
     }
 }
 
-pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| Entry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
+pub fn descriptor<V: AsRef<[u8]>>(entries: &[(&str, V)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, V)| Entry {
+        key: (*key).into(),
+        value: value.as_ref().into(),
     };
     RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate::pure::sync::{
-    Call, Delta, Family, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
+    Call, Delta, Family, Known, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
 };
 use tidegate::pure::{Cells, Nanos, Span};
 
@@ -88,6 +88,7 @@ fn delta(name: u64, cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::even(3),
         live: false,
+        known: Known::default(),
     }
 }
 

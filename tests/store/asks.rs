@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tidegate::pure::sync::{
-    Beat, Beaten, Family, Lane, News, NewsKind, StoreKey, Take, Terms, Told,
+    Beat, Beaten, Delta, Family, Known, Lane, News, NewsKind, Refund, StoreKey, Take, Terms, Told,
 };
-use tidegate::pure::{Cells, Span};
+use tidegate::pure::{Cells, Limit, Span, Unit};
 use tidegate::sync::{ErrorKind, Store};
 use tokio::sync::mpsc;
 
@@ -97,6 +97,7 @@ async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, T
         key,
         terms,
         cost: Cells::new(cost),
+        charge: false,
     };
     let taken = store.take(&take).await.unwrap();
     (taken.taken, taken.told)
@@ -125,8 +126,9 @@ fn a_bucket_is_taken_from_until_it_is_full() {
             key: alice,
             terms,
             cost: Cells::new(3),
+            charge: false,
         };
-        store.give_back(&three).await.unwrap();
+        store.give_back(&Refund::from(&three)).await.unwrap();
         assert!(!take(&store, alice, terms, 4).await.0);
         assert!(take(&store, alice, terms, 3).await.0);
         // The books are of what is told.
@@ -149,12 +151,76 @@ fn a_window_is_taken_from_until_it_is_full() {
             key: alice,
             terms: per_day(10, false),
             cost: Cells::new(3),
+            charge: false,
         };
-        store.give_back(&three).await.unwrap();
+        store.give_back(&Refund::from(&three)).await.unwrap();
         assert_eq!(
             counts(store.read(alice, per_day(10, false)).await.unwrap()),
             (7, 0)
         );
+    });
+}
+
+async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, Told) {
+    let take = Take {
+        key,
+        terms,
+        cost: Cells::new(cost),
+        charge: true,
+    };
+    let taken = store.take(&take).await.unwrap();
+    (taken.taken, taken.told)
+}
+
+/// A day's budget: what is not there is debt, of one burst at most.
+#[test]
+fn what_is_charged_after_the_fact_is_booked_as_debt() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Level, ALICE);
+    let limit = Limit::new(1_000_000, Unit::Day, 1, None).unwrap();
+    let terms = Terms::charging(&limit);
+    let cells = |told: Told| match told {
+        Told::Level { level, capped, .. } => {
+            // Some milliseconds pass, and a cell takes 86.
+            (
+                level.plus(Span::seconds(5)).whole(limit.interval()).get() / 100,
+                capped,
+            )
+        }
+        Told::Window { .. } => panic!("{told:?} is no level"),
+    };
+    run(async {
+        let expected = [
+            (600_000, true, 6_000, false),
+            (600_000, false, 12_000, false),
+            (500_000, false, 17_000, false),
+            (600_000, false, 20_000, true),
+            (600_000, false, 20_000, true),
+        ];
+        for (cost, fits, level, capped) in expected {
+            let (taken, told) = charge(&store, alice, terms, cost).await;
+            assert_eq!((taken, cells(told)), (fits, (level, capped)));
+        }
+        // Told as usual, the same cap holds.
+        let batch = call(alice.lane(), 0, vec![delta(alice, terms, 300_000)]);
+        let told = store.apply(&batch).await.unwrap().told[0];
+        assert_eq!(cells(told), (20_000, true));
+        assert_eq!(cells(store.read(alice, terms).await.unwrap()).0, 20_000);
+    });
+}
+
+#[test]
+fn what_is_charged_after_the_fact_counts_in_its_window() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let alice = key(Family::Window, ALICE);
+    let terms = per_day(1_000, false);
+    run(async {
+        for (fits, count) in [(true, 600), (false, 1_200), (false, 1_800)] {
+            let (taken, told) = charge(&store, alice, terms, 600).await;
+            assert_eq!((taken, counts(told)), (fits, (count, 0)));
+        }
     });
 }
 
@@ -181,6 +247,59 @@ fn the_window_before_counts_where_it_is_in_sight() {
     });
 }
 
+/// A neighbour that spoils a value would otherwise free a whole burst each time.
+#[test]
+fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
+    let server = Server::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let (alice, window) = (key(Family::Level, ALICE), key(Family::Window, ALICE));
+    let name = |key: &StoreKey| {
+        let family = if key.family == Family::Level {
+            'l'
+        } else {
+            'w'
+        };
+        format!("tidegate:v1:{{16}}:{family}:{:016x}:{ALICE:032x}", 7)
+    };
+    let knows = |level, cells| Known {
+        level: Span::seconds(level),
+        cells: Cells::new(cells),
+    };
+    run(async {
+        for (previous, spoilt) in [(0, "SET"), (1, "RPUSH")] {
+            for key in [&alice, &window] {
+                server.cli(&["DEL", &name(key)]);
+                server.cli(&[spoilt, &name(key), "rubbish"]);
+            }
+            let known = if spoilt == "SET" {
+                knows(40, 7)
+            } else {
+                knows(1_000, 1_000)
+            };
+            let deltas = [
+                delta(alice, per_second(1, 100), 2),
+                delta(window, per_day(20, false), 2),
+            ];
+            let deltas = deltas.map(|delta| Delta { known, ..delta }).into();
+            let reply = store.apply(&call(alice.lane(), previous, deltas)).await;
+            let reply = reply.unwrap();
+            let told = (seconds(reply.told[0]), counts(reply.told[1]).0);
+            let expected = if spoilt == "SET" { (42, 9) } else { (102, 22) };
+            assert_eq!((reply.repaired, told), (2, expected), "{spoilt}");
+        }
+        // A check that the store decides knows nothing: the key is full.
+        server.cli(&["SET", &name(&alice), "rubbish"]);
+        let take = Take {
+            key: alice,
+            terms: per_second(1, 50),
+            cost: Cells::ONE,
+            charge: false,
+        };
+        let taken = store.take(&take).await.unwrap();
+        assert_eq!((taken.taken, seconds(taken.told)), (false, 50));
+    });
+}
+
 #[test]
 fn a_poisoned_value_is_repaired() {
     let server = Server::start(&[]);
@@ -189,7 +308,8 @@ fn a_poisoned_value_is_repaired() {
     let name = format!("tidegate:v1:{{16}}:l:{:016x}:{ALICE:032x}", 7);
     server.cli(&["RPUSH", &name, "x"]);
     run(async {
-        assert!(take(&store, alice, per_second(1, 10), 1).await.0);
+        // It counts as full, and drains.
+        assert!(!take(&store, alice, per_second(1, 10), 1).await.0);
         assert_eq!(server.cli(&["TYPE", &name]), "string");
         server.cli(&["SET", &name, "x"]);
         let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 10), 1)]);

@@ -102,6 +102,22 @@ fn an_answer_that_breaks_off_is_cut() {
     }
 }
 
+/// A server that announces gigabytes is not waited for, and nothing of them is kept: with the library alone this is a
+/// time-out, after as much was gathered as came until then.
+#[test]
+fn an_answer_that_is_announced_too_long_is_a_fault_of_the_protocol() {
+    for said in [
+        "$5000000000\r\nx",
+        "*5\r\n:1\r\n:1\r\n:1\r\n:0\r\n$5000000000\r\n",
+        "*600000\r\n:1\r\n",
+        "+",
+    ] {
+        let more = "x".repeat(if said == "+" { 5 << 20 } else { 0 });
+        let error = failure(Says::This(format!("{said}{more}").into()));
+        assert_eq!(error.kind, ErrorKind::Protocol, "{said:?}: {error:?}");
+    }
+}
+
 /// Fails unless the call ends within its time, and some for a busy machine.
 fn in_time(url: &str, kind: ErrorKind) {
     let lines = [format!("url: {url}"), "timeout: 100ms".to_owned()];

@@ -1,15 +1,17 @@
-//! `apply.lua` equals the model, on many random histories of a few pods, a few keys and a clock that jumps.
+//! `apply.lua`, and `take.lua` with cells that are given back, equal the model, on many random histories of a few pods, a few keys and a clock that jumps.
 //!
-//! The script is the real one but for the line that reads the clock, and it publishes into a list, so that nothing it
-//! says is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.
+//! The scripts are the real ones but for the line that reads the clock, and they publish into a list, so that nothing they
+//! say is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.
 
 use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use tidegate::pure::sync::{Call, Delta, Family, Lane, News, Share, StoreKey, Terms};
+use tidegate::pure::sync::{
+    Call, Delta, Family, Known, Lane, News, Refund, Share, StoreKey, Terms, Told,
+};
 use tidegate::pure::{Cells, Span};
-use tidegate::sync::codec::{self, Names};
+use tidegate::sync::codec::{self, Names, Request};
 
 use crate::model::{Kept, KeptRecord, Model};
 use crate::random::Random;
@@ -22,12 +24,19 @@ const CLOCK: &str =
     "local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock";
 const INCARNATIONS: [u128; 2] = [0xa, 0xb << 100];
 
-/// `apply.lua` with a clock that is an argument.
-fn script() -> String {
+/// The hashes of `apply.lua` and `take.lua` on a server.
+#[derive(Clone, Debug)]
+struct Scripts {
+    apply: String,
+    take: String,
+}
+
+/// `body` with what all scripts share, and a clock that is an argument.
+fn script(body: &str) -> String {
     let common = include_str!("../../src/sync/lua/common.lua");
     assert_eq!(common.matches(CLOCK).count(), 1, "there is one clock");
     let common = common.replace(CLOCK, "local now = tonumber(ARGV[#ARGV])");
-    common + include_str!("../../src/sync/lua/apply.lua")
+    common + body
 }
 
 /// One history: what is sent, and what must come back.
@@ -49,13 +58,14 @@ struct History {
 enum Expected {
     Anything,
     Reply(Call, tidegate::pure::sync::Reply),
+    GivenBack(Terms, Told),
     News(Vec<News>),
     Key(Family, Option<Kept>),
     Record(Option<KeptRecord>),
 }
 
 impl History {
-    fn new(seed: u64, hash: &str) -> Self {
+    fn new(seed: u64, scripts: &Scripts) -> Self {
         let mut random = Random::new(seed);
         let lane = Lane::new(random.byte());
         let mut keys = Vec::new();
@@ -94,7 +104,7 @@ impl History {
             expected: Vec::new(),
         };
         for _ in 0..4 + history.random.below(7) {
-            history.step(hash);
+            history.step(scripts);
         }
         history.compare_values();
         history
@@ -113,7 +123,7 @@ impl History {
         self.expected.push(expected);
     }
 
-    fn step(&mut self, hash: &str) {
+    fn step(&mut self, scripts: &Scripts) {
         match self.random.below(20) {
             0 => self.now -= self.random.below(3_000_000),
             1 => self.now += self.random.below(200_000_000),
@@ -124,14 +134,41 @@ impl History {
         if self.random.below(12) == 0 {
             self.poison();
         }
+        if self.random.below(6) == 0 {
+            return self.give_back(scripts);
+        }
         let (incarnation, call) = self.next_call();
         let reply = self.model.apply(incarnation, &call, self.now);
         if reply.applied {
             self.sequences.insert(incarnation, call.sequence);
         }
-        let mut request = self.names(incarnation).apply(&call);
-        request.arguments[1] = b"RPUSH".to_vec();
-        request.arguments[2] = self.list().into_bytes();
+        let request = self.names(incarnation).apply(&call);
+        let command = self.command(&scripts.apply, request, 1);
+        self.sent.push((incarnation, call.clone()));
+        self.expect(command, Expected::Reply(call, reply));
+    }
+
+    /// Cells are given back: a few, or more than there are.
+    fn give_back(&mut self, scripts: &Scripts) {
+        let number = self.random.index(self.keys.len());
+        let delta = self.delta(number);
+        let refund = Refund {
+            key: delta.key,
+            terms: delta.terms,
+            cells: delta.gross,
+            price: delta.price,
+            age: delta.age,
+        };
+        let told = self.model.give_back(&refund, self.now);
+        let request = self.names(INCARNATIONS[0]).give_back(&refund);
+        let command = self.command(&scripts.take, request, 0);
+        self.expect(command, Expected::GivenBack(refund.terms, told));
+    }
+
+    /// A script's call, which publishes into the history's list; how to publish is the argument of that number.
+    fn command(&self, hash: &str, mut request: Request, publish: usize) -> Cmd {
+        request.arguments[publish] = b"RPUSH".to_vec();
+        request.arguments[publish + 1] = self.list().into_bytes();
         request.arguments.push(self.now.to_string().into_bytes());
         let mut command = redis::cmd("EVALSHA");
         command
@@ -139,8 +176,7 @@ impl History {
             .arg(request.keys.len())
             .arg(&request.keys)
             .arg(&request.arguments);
-        self.sent.push((incarnation, call.clone()));
-        self.expect(command, Expected::Reply(call, reply));
+        command
     }
 
     /// The next call of a pod; or one again, one too early, one that only looks.
@@ -207,6 +243,10 @@ impl History {
             age: Span::nanos(age),
             share: Share::WHOLE,
             live: self.random.below(3) == 0,
+            known: Known {
+                level: Span::nanos(self.random.below(full.saturating_mul(2).max(1))),
+                cells: Cells::new(self.random.below(40)),
+            },
         }
     }
 
@@ -305,6 +345,10 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
             Ok(found) if found == *reply => return Ok(()),
             found => format!("{found:?}"),
         },
+        Expected::GivenBack(terms, told) => match codec::taken(value, *terms) {
+            Ok(found) if found.taken && found.told == *told => return Ok(()),
+            found => format!("{found:?}"),
+        },
         Expected::News(news) => {
             let messages = strings(value).ok_or("no list")?;
             let found = messages.into_iter().flatten().flat_map(codec::news);
@@ -352,8 +396,8 @@ fn single(value: &Value) -> Option<&[u8]> {
     strings(value)?.first().copied().flatten()
 }
 
-fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, hash: &str) {
-    let histories: Vec<History> = seeds.map(|seed| History::new(seed, hash)).collect();
+fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, scripts: &Scripts) {
+    let histories: Vec<History> = seeds.map(|seed| History::new(seed, scripts)).collect();
     let mut commands = redis::pipe();
     for command in histories
         .iter()
@@ -376,18 +420,25 @@ fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, hash: &str
     }
 }
 
-/// A connection to a database of its own, and the script's hash there.
-fn connect(server: &Server, database: u64) -> (Connection, String) {
+/// A connection to a database of its own, and the scripts' hashes there.
+fn connect(server: &Server, database: u64) -> (Connection, Scripts) {
     let url = format!("{}/{database}", server.url());
     let client = redis::Client::open(url).expect("a client");
     let mut connection = client.get_connection().expect("a connection");
-    let mut load = redis::cmd("SCRIPT");
-    let hash = load.arg("LOAD").arg(script()).query(&mut connection);
-    (connection, hash.expect("a hash"))
+    let mut load = |body: &str| {
+        let mut load = redis::cmd("SCRIPT");
+        let hash = load.arg("LOAD").arg(script(body)).query(&mut connection);
+        hash.expect("a hash")
+    };
+    let scripts = Scripts {
+        apply: load(include_str!("../../src/sync/lua/apply.lua")),
+        take: load(include_str!("../../src/sync/lua/take.lua")),
+    };
+    (connection, scripts)
 }
 
 #[test]
-fn apply_equals_the_model_on_random_histories() {
+fn the_scripts_equal_the_model_on_random_histories() {
     let server = Server::start(&[]);
     let number = |name: &str| {
         env::var(name)
@@ -395,18 +446,18 @@ fn apply_equals_the_model_on_random_histories() {
             .and_then(|text| text.parse::<u64>().ok())
     };
     if let Some(seed) = number("SEED") {
-        let (mut connection, hash) = connect(&server, 0);
-        return run(&mut connection, seed..=seed, &hash);
+        let (mut connection, scripts) = connect(&server, 0);
+        return run(&mut connection, seed..=seed, &scripts);
     }
     let last = number("HISTORIES").unwrap_or(HISTORIES);
     // Two at a time: while the server works for one, the other checks.
     thread::scope(|scope| {
         for worker in 0..2 {
-            let (mut connection, hash) = connect(&server, worker);
+            let (mut connection, scripts) = connect(&server, worker);
             scope.spawn(move || {
                 let firsts = (worker * TOGETHER..last).step_by(2 * TOGETHER as usize);
                 for first in firsts {
-                    run(&mut connection, first..last.min(first + TOGETHER), &hash);
+                    run(&mut connection, first..last.min(first + TOGETHER), &scripts);
                     // What is over makes room.
                     let _: () = redis::cmd("FLUSHDB")
                         .query(&mut connection)

@@ -3,7 +3,9 @@
 use std::future::Future;
 
 use tidegate::config::check_text;
-use tidegate::pure::sync::{Call, Delta, Family, Lane, NEWS_STEP, Share, StoreKey, Terms, Told};
+use tidegate::pure::sync::{
+    Call, Delta, Family, Known, Lane, NEWS_STEP, Share, StoreKey, Terms, Told,
+};
 use tidegate::pure::{Cells, Span};
 use tidegate::sync::Store;
 
@@ -79,6 +81,7 @@ pub fn delta(key: StoreKey, terms: Terms, cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::WHOLE,
         live: false,
+        known: Known::default(),
     }
 }
 

@@ -7,6 +7,8 @@ use std::{error::Error, fs, path::Path, process::Command};
 
 use prost::Message;
 use prost_build::Module;
+use prost_types::FileDescriptorProto;
+use prost_types::field_descriptor_proto::Type;
 use siphasher::sip::SipHasher24;
 
 const FILES: [&str; 6] = [
@@ -21,7 +23,7 @@ const FILES: [&str; 6] = [
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (protos, out) = (root.join("proto"), root.join("src/wire/proto"));
-    let set = protox::compile(FILES, [&protos])?;
+    let mut set = protox::compile(FILES, [&protos])?;
 
     let mut described = set.clone();
     for file in &mut described.file {
@@ -29,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     fs::write(out.join("descriptors.bin"), described.encode_to_vec())?;
 
+    set.file.iter_mut().for_each(as_bytes);
     let files = set.file.into_iter();
     let requests = files.map(|file| (Module::from_protobuf_package_name(file.package()), file));
     let services = tonic_prost_build::configure().build_client(false);
@@ -57,6 +60,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         .status()?;
     assert!(formatted.success(), "rustfmt failed");
     Ok(())
+}
+
+/// Has entries decoded as bytes, which are the same on the wire. A value that is not UTF-8 must not make the message
+/// undecodable: Envoy lets a request pass whose check fails. Reflection still says `string`, as Envoy does.
+fn as_bytes(file: &mut FileDescriptorProto) {
+    let descriptors = file.message_type.iter_mut();
+    let nested = descriptors
+        .filter(|message| message.name() == "RateLimitDescriptor")
+        .flat_map(|message| &mut message.nested_type);
+    let fields = nested
+        .filter(|message| message.name() == "Entry")
+        .flat_map(|message| &mut message.field);
+    fields.for_each(|field| field.set_type(Type::Bytes));
 }
 
 /// Over the files in their order. `tests/it/grpc_services.rs` does the same.

@@ -38,6 +38,8 @@ pub struct Central {
     /// By pod.
     over: Vec<Kept<Over>>,
     cost: Cost,
+    /// The pod that was asked last.
+    asked: usize,
 }
 
 impl Central {
@@ -49,6 +51,7 @@ impl Central {
             store: Kept::new(),
             over: (0..scenario.pods).map(|_| Kept::new()).collect(),
             cost: Cost::default(),
+            asked: 0,
         }
     }
 
@@ -71,6 +74,7 @@ impl Policy for Central {
 
     fn check(&mut self, arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {
         let pod = pod(arrival, self.over.len());
+        self.asked = pod;
         let (now, _) = window(&self.limit, arrival.at);
         let known = |over: &Over| over.window == now && over.since <= arrival.at;
         if self.over[pod].get(key(arrival)).is_some_and(known) {
@@ -94,6 +98,28 @@ impl Policy for Central {
             }
         }
         Some(allowed)
+    }
+
+    /// `hits_addend` of the same descriptor, negative: a call like any other. It counts in the window that it comes in.
+    fn refund(&mut self, asked: usize, arrival: &Arrival, _check: &Check<'_>) {
+        self.cost.calls += 1;
+        self.cost.updates += 1;
+        if self.outages.cut_off(asked, arrival.at) {
+            return;
+        }
+        let (window, _) = window(&self.limit, arrival.at + self.way);
+        let count = self
+            .store
+            .entry(key(arrival), |count| count.window == window);
+        if count.window == window {
+            count.cells = count.cells.saturating_sub(arrival.cost);
+        }
+        // What the pod remembers of a key that was over its limit goes by the count again.
+        self.over[asked].entry(key(arrival), |_| true).window = 0;
+    }
+
+    fn asked(&self) -> usize {
+        self.asked
     }
 
     fn cost(&self) -> Cost {

@@ -1,7 +1,8 @@
 //! What others do, from their documentation and source: to be run against the same checks.
 //!
 //! Each is modelled as far as its decisions and its traffic go. Where a model is simpler than the peer, that is meant
-//! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. The network takes half a
+//! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. Only the central one takes
+//! refunds: the others have none. The network takes half a
 //! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
 
 mod central;
@@ -125,6 +126,14 @@ impl Policy for Box<dyn Policy> {
 
     fn check(&mut self, arrival: &Arrival, check: &Check<'_>) -> Option<bool> {
         (**self).check(arrival, check)
+    }
+
+    fn asked(&self) -> usize {
+        (**self).asked()
+    }
+
+    fn refund(&mut self, asked: usize, arrival: &Arrival, check: &Check<'_>) {
+        (**self).refund(asked, arrival, check);
     }
 
     fn cost(&self) -> Cost {

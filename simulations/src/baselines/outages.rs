@@ -29,7 +29,8 @@ impl Outages {
             | What::StoreClock(_)
             | What::Calendars(_)
             | What::Reload(_)
-            | What::Reset(_) => None,
+            | What::Reset(_)
+            | What::Forge(..) => None,
         };
         let faults = scenario.faults.iter();
         Self(

@@ -40,6 +40,7 @@ pub fn outcome(seed: u64, admitted: u64) -> Outcome {
         denied_wrongly: 0,
         overshoot_cells: over * 10.0,
         overshoot_percent: over,
+        worst_key_ratio: admitted as f64 / 100.0,
     };
     let cost = Cost {
         updates: 5_000,

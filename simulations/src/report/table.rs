@@ -219,7 +219,7 @@ fn shown(figure: Figure, value: f64) -> String {
         Figure::OvershootCells | Figure::AdmittedRate | Figure::UpdatesPerSecond => 1,
         Figure::OvershootPercent => 2,
         Figure::FalseDenialsPercent | Figure::UpdatesPerAdmitted => 3,
-        Figure::AdmittedRatio => 4,
+        Figure::AdmittedRatio | Figure::WorstKeyRatio => 4,
     };
     fixed(value, decimals)
 }

@@ -15,6 +15,7 @@ use tidegate::engine::rounds::Pace;
 use tidegate::pure::sync::Share;
 use tidegate::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
 
+pub use raw::RawRefunds as Refunds;
 pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
 pub use raw::{RawArrivals as Arrivals, RawNetwork, RawPick as Pick, RawPods as Pods};
 
@@ -101,6 +102,7 @@ pub struct Load {
     pub from: u64,
     pub to: u64,
     pub cost: u64,
+    pub refunds: Option<Refunds>,
     /// The limit that its checks carry.
     pub carried: Option<Limit>,
     pub domain: String,
@@ -113,6 +115,20 @@ pub struct Load {
 impl Load {
     /// What `ask` says to a check of `cost` cells of the key of that number; of none it is a look.
     pub fn ask<R>(&self, key: u32, cost: u64, ask: impl FnOnce(&Check<'_>) -> R) -> R {
+        self.ask_or_refund(key, (cost, false), ask)
+    }
+
+    /// The same for cells that are given back.
+    pub fn refund<R>(&self, key: u32, cost: u64, ask: impl FnOnce(&Check<'_>) -> R) -> R {
+        self.ask_or_refund(key, (cost, true), ask)
+    }
+
+    fn ask_or_refund<R>(
+        &self,
+        key: u32,
+        (cost, refund): (u64, bool),
+        ask: impl FnOnce(&Check<'_>) -> R,
+    ) -> R {
         let number = key.to_string();
         let values = self
             .entries
@@ -121,10 +137,11 @@ impl Load {
         let values: Vec<String> = values.collect();
         let entries = self.entries.iter().zip(&values);
         let entries: Vec<Entry<'_>> = entries
-            .map(|((key, _), value)| Entry { key, value })
+            .map(|((key, _), value)| Entry::new(key, value))
             .collect();
         let descriptors = [Descriptor {
             limit: self.carried,
+            refund,
             ..Descriptor::of(&entries)
         }];
         ask(&Check {
@@ -177,6 +194,19 @@ pub enum What {
     Calendars(i64),
     Reload(Box<Rules>),
     Reset(u32),
+    /// Somebody who is no pod says this of a key, again and again.
+    Forge(Forged, u32),
+}
+
+/// What a forger says of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forged {
+    /// That it is full, for as long as anybody believes.
+    Full,
+    /// That every pod is to report it.
+    Live,
+    /// That somebody reset it.
+    Reset,
 }
 
 /// What must hold between two points in time.
@@ -184,7 +214,28 @@ pub enum What {
 pub struct Expect {
     pub from: u64,
     pub to: u64,
+    /// Only checks whose first entry has this key.
+    pub of: Option<String>,
     pub figures: Vec<(Figure, Target)>,
+}
+
+impl Expect {
+    /// Whether a check that comes at `at` is one of those it is about.
+    pub fn is_about(&self, at: u64, check: &Check<'_>) -> bool {
+        let first = check
+            .descriptors
+            .first()
+            .and_then(|one| one.entries.first());
+        let of = self.of.as_deref();
+        (self.from..self.to).contains(&at)
+            && of.is_none_or(|of| first.is_some_and(|e| e.key == of.as_bytes()))
+    }
+
+    /// Whether it wants to know of each key.
+    pub fn is_by_key(&self) -> bool {
+        let mut figures = self.figures.iter();
+        figures.any(|(figure, _)| *figure == Figure::WorstKeyRatio)
+    }
 }
 
 /// A figure that can be expected to be small, or large.
@@ -193,6 +244,8 @@ pub enum Figure {
     OvershootPercent,
     OvershootCells,
     AdmittedRatio,
+    /// Admitted against exact, of the key that is furthest off.
+    WorstKeyRatio,
     AdmittedRate,
     FalseDenialsPercent,
     UpdatesPerSecond,
@@ -207,6 +260,7 @@ impl Figure {
             Self::OvershootPercent => "overshoot_percent",
             Self::OvershootCells => "overshoot_cells",
             Self::AdmittedRatio => "admitted_ratio",
+            Self::WorstKeyRatio => "worst_key_ratio",
             Self::AdmittedRate => "admitted_rate",
             Self::FalseDenialsPercent => "false_denials_percent",
             Self::UpdatesPerSecond => "updates_per_second",

@@ -161,11 +161,23 @@ pub struct RawLoad {
     pub lasts: Option<Length>,
     #[serde(default = "one_cell")]
     pub cost: u64,
+    pub refunds: Option<RawRefunds>,
     /// Whether its checks carry the limit, which is that of the first rule.
     #[serde(default)]
     pub carried: bool,
     pub domain: Option<String>,
     pub descriptor: Option<Vec<String>>,
+}
+
+/// Cells that clients give back.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawRefunds {
+    /// Of which part of the checks that passed.
+    pub part: f64,
+    /// How long after the check, on average: exponentially distributed. Right after it without this.
+    #[serde(default)]
+    pub after: Length,
 }
 
 const fn one() -> u32 {
@@ -253,6 +265,9 @@ pub struct RawFault {
     pub calendars: Option<Length>,
     pub reload: Option<String>,
     pub reset: Option<u32>,
+    pub forge_full: Option<u32>,
+    pub forge_live: Option<u32>,
+    pub forge_reset: Option<u32>,
 }
 
 /// Which pods.
@@ -278,10 +293,13 @@ pub enum RawRestart {
 pub struct RawExpect {
     pub from: Option<Length>,
     pub to: Option<Length>,
+    /// Only checks whose first entry has this key.
+    pub of: Option<String>,
     pub overshoot_percent_max: Option<f64>,
     pub overshoot_cells_max: Option<f64>,
     pub admitted_ratio_max: Option<f64>,
     pub admitted_ratio_min: Option<f64>,
+    pub worst_key_ratio_max: Option<f64>,
     pub admitted_rate_max: Option<f64>,
     pub admitted_rate_min: Option<f64>,
     pub false_denials_percent_max: Option<f64>,

@@ -9,7 +9,9 @@ use tidegate::pure::rule::{Consistency, Step};
 use tidegate::pure::{Rules, Span};
 
 use super::raw::{RawExpect, RawFault, RawLoad, RawScenario};
-use super::{Expect, Fault, Figure, Load, Scenario, ScenarioError, Source, Target, What, accuracy};
+use super::{
+    Expect, Fault, Figure, Forged, Load, Scenario, ScenarioError, Source, Target, What, accuracy,
+};
 use crate::trace;
 
 /// Pods of one world, at most.
@@ -134,6 +136,9 @@ impl Reader<'_> {
 
     fn load(&self, raw: &RawLoad, lasts: u64) -> Result<Load, ScenarioError> {
         self.ensure(raw.keys > 0, "load.keys", "must be at least 1")?;
+        let part = raw.refunds.map_or(0.0, |refunds| refunds.part);
+        let sound = (0.0..=1.0).contains(&part);
+        self.ensure(sound, "load.refunds", "a part is from 0 to 1")?;
         let (domain, entries) = self.descriptor(raw)?;
         let from = raw.from.nanos();
         let to = raw.lasts.map_or(lasts, |length| from + length.nanos());
@@ -146,6 +151,7 @@ impl Reader<'_> {
             from,
             to: to.min(lasts),
             cost: raw.cost,
+            refunds: raw.refunds,
             carried: raw
                 .carried
                 .then(|| self.rules.all().first()?.spec.limit)
@@ -229,6 +235,9 @@ impl Reader<'_> {
             raw.calendars.map(|by| What::Calendars(by.0)),
             reload,
             raw.reset.map(What::Reset),
+            raw.forge_full.map(|key| What::Forge(Forged::Full, key)),
+            raw.forge_live.map(|key| What::Forge(Forged::Live, key)),
+            raw.forge_reset.map(|key| What::Forge(Forged::Reset, key)),
         ]
         .into_iter()
         .flatten()
@@ -274,6 +283,7 @@ fn expected(raw: &RawExpect, ends: u64) -> Expect {
         (Figure::OvershootCells, raw.overshoot_cells_max.map(AtMost)),
         (Figure::AdmittedRatio, raw.admitted_ratio_max.map(AtMost)),
         (Figure::AdmittedRatio, raw.admitted_ratio_min.map(AtLeast)),
+        (Figure::WorstKeyRatio, raw.worst_key_ratio_max.map(AtMost)),
         (Figure::AdmittedRate, raw.admitted_rate_max.map(AtMost)),
         (Figure::AdmittedRate, raw.admitted_rate_min.map(AtLeast)),
         (
@@ -294,6 +304,7 @@ fn expected(raw: &RawExpect, ends: u64) -> Expect {
     Expect {
         from: raw.from.map_or(0, |length| length.nanos()),
         to: raw.to.map_or(ends, |length| length.nanos()),
+        of: raw.of.clone(),
         figures: figures
             .filter_map(|(figure, target)| Some((figure, target?)))
             .collect(),

@@ -1,6 +1,7 @@
 //! The store: what the scripts do, at what cost in time, and what is left after a restart or a failover.
 //!
-//! `model.rs` is `apply.lua` once more; `tests/store/histories.rs` shows that both answer alike. `beats.rs` is
+//! `model.rs` is `apply.lua` and what `take.lua` does with refunds once more; `tests/store/histories.rs` shows that both
+//! answer alike. `beats.rs` is
 //! `beat.lua` and `reset.lua`.
 
 mod beats;
@@ -13,7 +14,9 @@ mod model;
 use std::collections::VecDeque;
 
 use tidegate::pure::Cells;
-use tidegate::pure::sync::{Beat, Beaten, Call, Delta, News, NewsKind, Reply, StoreKey, Terms};
+use tidegate::pure::sync::{
+    Beat, Beaten, Call, Delta, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
+};
 
 use crate::scenario::{RawRedis, Restart};
 use beats::Beats;
@@ -54,9 +57,15 @@ impl Without {
 #[derive(Debug)]
 struct Written {
     at: u64,
-    incarnation: u128,
-    call: Call,
+    what: Write,
     now_us: u64,
+}
+
+/// What was applied.
+#[derive(Debug)]
+enum Write {
+    Call(u128, Call),
+    Refund(Refund),
 }
 
 /// The store of a simulated fleet.
@@ -116,8 +125,7 @@ impl Store {
         {
             written.push_back(Written {
                 at: now,
-                incarnation,
-                call,
+                what: Write::Call(incarnation, call),
                 now_us,
             });
         }
@@ -125,6 +133,25 @@ impl Store {
             Some(Without::News) => (reply, Vec::new()),
             Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
                 (reply, news)
+            }
+        }
+    }
+
+    /// Gives cells back at `now`, and says how their key stands since, and what there is to tell.
+    pub fn give_back(&mut self, refund: Refund, now: u64, now_us: u64) -> (Told, Vec<News>) {
+        let told = self.primary.give_back(&refund, now_us);
+        let news = std::mem::take(&mut self.primary.news);
+        if let Some((_, written)) = &mut self.replica {
+            written.push_back(Written {
+                at: now,
+                what: Write::Refund(refund),
+                now_us,
+            });
+        }
+        match self.without {
+            Some(Without::News) => (told, Vec::new()),
+            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
+                (told, news)
             }
         }
     }
@@ -144,9 +171,13 @@ impl Store {
         if let Some((replica, written)) = &mut self.replica {
             // A failover that forgets a reset is not simulated.
             replica.keys.remove(&key);
-            written
-                .iter_mut()
-                .for_each(|one| one.call.deltas.retain(|delta| delta.key != key));
+            written.retain_mut(|one| match &mut one.what {
+                Write::Call(_, call) => {
+                    call.deltas.retain(|delta| delta.key != key);
+                    true
+                }
+                Write::Refund(refund) => refund.key != key,
+            });
         }
         self.beats.reset(key);
         News {
@@ -173,7 +204,14 @@ impl Store {
         };
         for one in written.drain(..) {
             if one.at <= heard_until {
-                replica.apply(one.incarnation, &one.call, one.now_us);
+                match one.what {
+                    Write::Call(incarnation, call) => {
+                        replica.apply(incarnation, &call, one.now_us);
+                    }
+                    Write::Refund(refund) => {
+                        replica.give_back(&refund, one.now_us);
+                    }
+                }
                 replica.news.clear();
             }
         }

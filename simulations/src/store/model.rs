@@ -1,11 +1,12 @@
-//! The store, in memory: what `apply.lua` does, said once more, in integers and without Redis.
+//! The store, in memory: what `apply.lua` does, and `take.lua` with cells that are given back, said once more, in
+//! integers and without Redis.
 //!
 //! Values are exactly what Redis would hold, so that both can be spoilt in the same way and compared afterwards.
 
 use std::collections::BTreeMap;
 
 use tidegate::pure::sync::{
-    Call, Delta, Family, Lane, News, NewsKind, Reply, StoreKey, Terms, Told,
+    Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
 };
 use tidegate::pure::{Cells, Span};
 
@@ -17,6 +18,8 @@ const DEMAND_MAX: u64 = 1 << 39;
 const DEMAND_HALVES_MS: u64 = 10_000;
 const LIVE_HOLD_US: u64 = 10_000_000;
 const DEBT_HEARD_US: u64 = 2_000_000;
+/// What a level must have grown by to be news, where the call does not say it.
+const NEWS_STEP_US: u64 = 20_000;
 
 /// A bucket as it is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +75,15 @@ pub struct Model {
     pub news: Vec<News>,
 }
 
+/// A bucket as it stands at one instant.
+struct Aged {
+    level: u64,
+    demand: u64,
+    demand_at: u64,
+    published: u64,
+    live_until: u64,
+}
+
 /// One call under way.
 struct Round {
     now: u64,
@@ -121,6 +133,34 @@ impl Model {
         }
     }
 
+    /// What `take.lua` does at `now_us` with cells that are given back.
+    pub fn give_back(&mut self, refund: &Refund, now_us: u64) -> Told {
+        let mut round = Round {
+            now: now_us,
+            news_step: NEWS_STEP_US,
+            applied: true,
+            repaired: 0,
+            news: Vec::new(),
+        };
+        let kept = self.keys.get(&refund.key).copied();
+        let (told, after) = match refund.terms {
+            Terms::Level {
+                interval,
+                capacity,
+                debt_max,
+            } => {
+                let terms = [micros(interval), micros(capacity), micros(debt_max)];
+                round.emptier_level(refund, kept, terms)
+            }
+            Terms::Window {
+                window, requests, ..
+            } => round.emptier_windows(refund, kept, micros(window).max(1), requests.get()),
+        };
+        self.keys.insert(refund.key, after);
+        self.news.append(&mut round.news);
+        told
+    }
+
     fn delta(&mut self, delta: &Delta, round: &mut Round) -> Told {
         let kept = self.keys.get(&delta.key).copied();
         let (told, after) = match delta.terms {
@@ -146,37 +186,14 @@ impl Model {
 impl Round {
     fn level(&mut self, delta: &Delta, kept: Option<Kept>, terms: [u64; 3]) -> (Told, Kept) {
         let [interval, capacity, debt_max] = terms;
-        let stored = match kept {
-            Some(Kept::Level(level)) => level,
-            Some(Kept::Poison | Kept::Windows(_)) => {
-                self.repaired += 1;
-                Level::default()
-            }
-            None => Level::default(),
-        };
-        let mut level = stored.tat.saturating_sub(self.now);
-        let mut published = stored.published_until;
-        let rescaled = stored.capacity != capacity && stored.capacity > 0;
-        if rescaled && delta.key.family == Family::Level {
-            level = rescale(level, stored.capacity, capacity);
-            let published_for = published.saturating_sub(self.now);
-            published = self.now + rescale(published_for, stored.capacity, capacity);
-        }
-        let most = capacity + debt_max.max(DEBT_HEARD_US);
-        if delta.key.family == Family::Level {
-            level = level.min(most);
-        }
-        if published > self.now + most {
-            published = 0;
-        }
-        let (mut demand, mut demand_at) = (stored.demand, self.now);
-        if demand > 0 && stored.demand_at <= self.now {
-            let passed_ms = (self.now - stored.demand_at) / 1_000;
-            demand = demand.min(DEMAND_MAX) * DEMAND_HALVES_MS / (DEMAND_HALVES_MS + passed_ms);
-            demand_at = stored.demand_at + passed_ms * 1_000;
-        }
+        let Aged {
+            mut level,
+            mut demand,
+            demand_at,
+            mut published,
+            mut live_until,
+        } = self.aged(delta.key.family, (kept, delta.known), terms);
         let mut capped = false;
-        let mut live_until = stored.live_until;
         if self.applied {
             let most = level.max(capacity + debt_max);
             level += micros(delta.price);
@@ -188,12 +205,7 @@ impl Round {
                 self.tell(delta.key, NewsKind::Live(span(LIVE_HOLD_US)));
                 live_until = self.now + LIVE_HOLD_US;
             }
-            let grown = (self.now + level).saturating_sub(published);
-            let full_for = (level + interval).saturating_sub(capacity);
-            if full_for > 0 && grown * 4 > full_for.max(self.news_step * 4) {
-                self.tell(delta.key, NewsKind::Full(span(level)));
-                published = self.now + level;
-            }
+            published = self.told_full(delta.key, level, published, (interval, capacity));
         }
         let told = Told::Level {
             level: span(level),
@@ -211,13 +223,143 @@ impl Round {
         (told, Kept::Level(after))
     }
 
-    fn windows(
+    /// A bucket as it stands now, seen on the scale of these terms.
+    fn aged(
         &mut self,
-        delta: &Delta,
+        family: Family,
+        (kept, known): (Option<Kept>, Known),
+        terms: [u64; 3],
+    ) -> Aged {
+        let [_, capacity, debt_max] = terms;
+        let stored = match kept {
+            Some(Kept::Level(level)) => level,
+            Some(Kept::Poison | Kept::Windows(_)) => {
+                self.repaired += 1;
+                Level {
+                    tat: self.now + micros(known.level).min(capacity),
+                    capacity,
+                    ..Level::default()
+                }
+            }
+            None => Level::default(),
+        };
+        let mut level = stored.tat.saturating_sub(self.now);
+        let mut published = stored.published_until;
+        let rescaled = stored.capacity != capacity && stored.capacity > 0;
+        if rescaled && family == Family::Level {
+            level = rescale(level, stored.capacity, capacity);
+            let published_for = published.saturating_sub(self.now);
+            published = self.now + rescale(published_for, stored.capacity, capacity);
+        }
+        let most = capacity + debt_max.max(DEBT_HEARD_US);
+        if family == Family::Level {
+            level = level.min(most);
+        }
+        if published > self.now + most {
+            published = 0;
+        }
+        let (mut demand, mut demand_at) = (stored.demand, self.now);
+        if demand > 0 && stored.demand_at <= self.now {
+            let passed_ms = (self.now - stored.demand_at) / 1_000;
+            demand = demand.min(DEMAND_MAX) * DEMAND_HALVES_MS / (DEMAND_HALVES_MS + passed_ms);
+            demand_at = stored.demand_at + passed_ms * 1_000;
+        }
+        Aged {
+            level,
+            demand,
+            demand_at,
+            published,
+            live_until: stored.live_until,
+        }
+    }
+
+    /// Tells that a bucket is full, if that is news, and answers until when it is published.
+    fn told_full(
+        &mut self,
+        key: StoreKey,
+        level: u64,
+        published: u64,
+        (interval, capacity): (u64, u64),
+    ) -> u64 {
+        let grown = (self.now + level).saturating_sub(published);
+        let full_for = (level + interval).saturating_sub(capacity);
+        if full_for > 0 && grown * 4 > full_for.max(self.news_step * 4) {
+            self.tell(key, NewsKind::Full(span(level)));
+            return self.now + level;
+        }
+        published
+    }
+
+    /// What `take.lua` makes of a bucket that cells are given back to.
+    fn emptier_level(
+        &mut self,
+        refund: &Refund,
+        kept: Option<Kept>,
+        terms: [u64; 3],
+    ) -> (Told, Kept) {
+        let [interval, capacity, _] = terms;
+        let known = Known::assumed(&refund.terms);
+        let aged = self.aged(refund.key.family, (kept, known), terms);
+        // What is less than a microsecond stays used.
+        let price = (refund.price.get() / 1_000).min(SENT_MAX);
+        let level = aged.level.saturating_sub(price);
+        let cells = refund.cells.get();
+        let demand = aged.demand.saturating_sub(cells * 1_000);
+        let published = aged.published.min(self.now + level);
+        let published_until = self.told_full(refund.key, level, published, (interval, capacity));
+        let told = Told::Level {
+            level: span(level),
+            demand,
+            capped: false,
+        };
+        let after = Level {
+            tat: self.now + level,
+            capacity,
+            demand,
+            demand_at: aged.demand_at,
+            published_until,
+            live_until: aged.live_until,
+        };
+        (told, Kept::Level(after))
+    }
+
+    /// What it makes of windows.
+    fn emptier_windows(
+        &mut self,
+        refund: &Refund,
         kept: Option<Kept>,
         window: u64,
         most: u64,
     ) -> (Told, Kept) {
+        let assumed = Known::assumed(&refund.terms).cells.min(Cells::new(most));
+        let (mut after, at) = self.windows_at(kept, window, assumed);
+        let left = (after.index + 1) * window - at;
+        let cells = refund.cells.get();
+        match at.checked_sub(micros(refund.age)).map(|then| then / window) {
+            Some(then) if then == after.index => {
+                after.current = after.current.saturating_sub(cells);
+            }
+            Some(then) if then + 1 == after.index => {
+                after.previous = after.previous.saturating_sub(cells);
+            }
+            Some(_) | None => {}
+        }
+        if after.current < most {
+            after.told = 0;
+        } else if after.told == 0 {
+            self.tell(refund.key, NewsKind::Full(span(left)));
+            after.told = 1;
+        }
+        let told = Told::Window {
+            current: Cells::new(after.current),
+            previous: Cells::new(after.previous),
+            left: span(left),
+        };
+        (told, Kept::Windows(after))
+    }
+
+    /// Windows as they stand, and where in time that is. A value that is not ours counts as `assumed` cells.
+    fn windows_at(&mut self, kept: Option<Kept>, window: u64, assumed: Cells) -> (Windows, u64) {
         let index = self.now / window;
         let fresh = Windows {
             window,
@@ -238,8 +380,23 @@ impl Round {
                 }
             }
             Some(Kept::Windows(_)) | None => {}
-            Some(Kept::Level(_) | Kept::Poison) => self.repaired += 1,
+            Some(Kept::Level(_) | Kept::Poison) => {
+                self.repaired += 1;
+                after.current = assumed.get();
+            }
         }
+        (after, at)
+    }
+
+    fn windows(
+        &mut self,
+        delta: &Delta,
+        kept: Option<Kept>,
+        window: u64,
+        most: u64,
+    ) -> (Told, Kept) {
+        let assumed = delta.known.cells.min(Cells::new(most));
+        let (mut after, at) = self.windows_at(kept, window, assumed);
         let left = (after.index + 1) * window - at;
         if self.applied {
             // Before the epoch is before any window.

@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use tidegate::pure::sync::{Beat, Beaten, Call, Lane, News, Reply};
+use tidegate::pure::sync::{Beat, Beaten, Call, Lane, News, Refund, Reply, Told};
 
 #[derive(Debug)]
 pub(super) enum Event {
@@ -38,6 +38,22 @@ pub(super) enum Event {
     Beaten {
         pod: usize,
         beaten: Option<Box<Beaten>>,
+    },
+    RefundAtStore {
+        pod: usize,
+        sent: u64,
+        refund: Refund,
+    },
+    RefundServed {
+        pod: usize,
+        sent: u64,
+        refund: Refund,
+    },
+    GivenBack {
+        pod: usize,
+        sent: u64,
+        refund: Refund,
+        told: Option<Told>,
     },
     News {
         group: usize,

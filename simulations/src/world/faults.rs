@@ -1,14 +1,17 @@
 //! What goes wrong, as the scenario has it, or drawn by lot.
 
-use tidegate::pure::sync::StoreKey;
+use tidegate::pure::Span;
+use tidegate::pure::sync::{News, NewsKind, StoreKey};
 
 use super::World;
 use super::agenda::Event;
 use crate::dice::Dice;
-use crate::scenario::{Fault, Restart, Scenario, What, Whom};
+use crate::scenario::{Fault, Forged, Restart, Scenario, What, Whom};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
+/// How often a forger says the same.
+const FORGED_EVERY: u64 = 100 * MS;
 
 /// The scenario's faults, and those that are drawn. All of them have ended when the load does.
 pub fn drawn(scenario: &Scenario, dice: &mut Dice) -> Vec<Fault> {
@@ -108,6 +111,13 @@ impl World<'_> {
                 self.rules = *rules;
             }
             What::Reset(key) => self.reset(key),
+            What::Forge(forged, key) => {
+                self.forge(forged, key);
+                let next = self.now + FORGED_EVERY;
+                if next < until {
+                    self.plan(next, Event::Fault { number });
+                }
+            }
         }
     }
 
@@ -133,23 +143,39 @@ impl World<'_> {
 
     /// Somebody resets a key of the first load.
     fn reset(&mut self, key: u32) {
+        for key in self.keys_of(key) {
+            let news = self.store.reset(key);
+            self.publish(vec![news]);
+        }
+    }
+
+    /// Somebody says something of a key of the first load that is not true.
+    fn forge(&mut self, forged: Forged, key: u32) {
+        let kind = match forged {
+            Forged::Full => NewsKind::Full(Span::seconds(3_600)),
+            Forged::Live => NewsKind::Live(Span::seconds(3_600)),
+            Forged::Reset => NewsKind::Reset,
+        };
+        for key in self.keys_of(key) {
+            self.publish(vec![News { key, kind }]);
+        }
+    }
+
+    /// What the store calls a key of the first load.
+    fn keys_of(&self, key: u32) -> Vec<StoreKey> {
         let pod = self
             .alive
             .first()
             .and_then(|first| self.pods[*first].as_ref());
         let (Some(load), Some(pod)) = (self.scenario.load.first(), pod) else {
-            return;
+            return Vec::new();
         };
         let moment = self.moment(pod);
-        let keys: Vec<StoreKey> = load.ask(key, 0, |check| {
+        load.ask(key, 0, |check| {
             let answer = pod.engine.check(check, moment);
             let hits = answer.hits().iter();
             let keys = hits.filter_map(|hit| pod.engine.store_key(&answer, hit, moment));
             keys.map(|(key, _)| key).collect()
-        });
-        for key in keys {
-            let news = self.store.reset(key);
-            self.publish(vec![news]);
-        }
+        })
     }
 }

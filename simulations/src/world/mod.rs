@@ -9,6 +9,7 @@ mod books;
 mod faults;
 mod network;
 mod pod;
+mod refunds;
 
 use std::rc::Rc;
 
@@ -57,6 +58,8 @@ pub struct World<'a> {
     cost: Cost,
     lost: u64,
     violations: Vec<String>,
+    /// The pod that was asked last.
+    asked: usize,
 }
 
 impl<'a> World<'a> {
@@ -89,6 +92,7 @@ impl<'a> World<'a> {
             cost: Cost::default(),
             lost: 0,
             violations: Vec::new(),
+            asked: 0,
         };
         for _ in 0..scenario.pods {
             let at = world.dice.below(SECOND);
@@ -132,7 +136,10 @@ impl<'a> World<'a> {
     }
 
     fn happen(&mut self, event: Event) {
-        if let Event::Turn { pod } | Event::Answer { pod, .. } | Event::Beaten { pod, .. } = &event
+        if let Event::Turn { pod }
+        | Event::Answer { pod, .. }
+        | Event::Beaten { pod, .. }
+        | Event::GivenBack { pod, .. } = &event
         {
             match self.pods[*pod].as_ref().map(|pod| pod.paused_until) {
                 None => return, // it is gone
@@ -159,6 +166,14 @@ impl<'a> World<'a> {
             } => self.answer(pod, lane, sent, reply),
             Event::BeatAtStore { pod, sent, beat } => self.beat_at_store(pod, sent, &beat),
             Event::Beaten { pod, beaten } => self.beaten(pod, beaten),
+            Event::RefundAtStore { pod, sent, refund } => self.refund_at_store(pod, sent, refund),
+            Event::RefundServed { pod, sent, refund } => self.refund_served(pod, sent, refund),
+            Event::GivenBack {
+                pod,
+                sent,
+                refund,
+                told,
+            } => self.given_back(pod, sent, &refund, told),
             Event::News { group, news } => self.news(group, &news),
             Event::Fault { number } => self.fault(number),
             Event::Replace { pod } => {
@@ -197,8 +212,12 @@ impl<'a> World<'a> {
         let turn = pod.rounds.turn(&pod.engine, moment);
         let next = pod.back(pod.rounds.next_turn(moment.now)).max(now + 1);
         pod.turn_at = u64::MAX;
-        pod.under_way += turn.calls.len() + usize::from(turn.beat.is_some());
+        let sent = turn.calls.len() + usize::from(turn.beat.is_some()) + turn.give_back.len();
+        pod.under_way += sent;
         self.wake(number, next);
+        for refund in turn.give_back {
+            self.give_back(number, refund);
+        }
         for call in turn.calls {
             self.cost.calls += 1;
             self.cost.updates += call.deltas.len() as u64;
@@ -434,6 +453,7 @@ impl Policy for World<'_> {
         let nth = arrival.pod.checked_rem(alive)?;
         let number = *self.alive.get(usize::try_from(nth).ok()?)?;
         let now = self.now;
+        self.asked = number;
         let pod = self.pods[number].as_mut()?;
         let answer = pod.engine.check(check, pod.moment(now, self.calendar));
         pod.note(&answer);
@@ -443,6 +463,23 @@ impl Policy for World<'_> {
             self.wake(number, now + self.network.settings.wakes.nanos());
         }
         Some(allowed)
+    }
+
+    fn asked(&self) -> usize {
+        self.asked
+    }
+
+    /// Whoever asks a pod that is gone, or stands still, gives nothing back.
+    fn refund(&mut self, asked: usize, _arrival: &Arrival, check: &Check<'_>) {
+        let (now, calendar) = (self.now, self.calendar);
+        let pod = self.pods.get(asked).and_then(Option::as_ref);
+        let Some(pod) = pod.filter(|pod| pod.paused_until <= now) else {
+            return;
+        };
+        drop(pod.engine.check(check, pod.moment(now, calendar)));
+        if pod.was_rung() {
+            self.wake(asked, now + self.network.settings.wakes.nanos());
+        }
     }
 
     fn cost(&self) -> Cost {

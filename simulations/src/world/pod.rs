@@ -33,7 +33,7 @@ pub struct Pod {
     pub under_way: usize,
     /// How many answers it has got.
     pub answers: u64,
-    /// Cells it admitted under rules that the store is told of.
+    /// Cells it admitted, or charged although they were denied, under rules that the store is told of.
     pub admitted: u64,
     rung: Arc<AtomicBool>,
 }
@@ -87,16 +87,15 @@ impl Pod {
         self.rung.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes what a check was admitted.
+    /// Notes what a check was admitted, or was charged for.
     pub fn note(&mut self, answer: &Answer) {
-        let told = |hit: &&tidegate::engine::Hit| {
-            let spec = &answer.rule(hit).spec;
-            let has_limit = answer.limit(hit).is_some() && spec.consistency == Consistency::Hybrid;
-            has_limit && hit.standing.allowed && !hit.forgiven
-        };
-        if answer.allowed() {
-            let cells = answer.hits().iter().filter(told).map(|hit| hit.cost.get());
-            self.admitted += cells.sum::<u64>();
+        for hit in answer.hits() {
+            let hybrid = answer.rule(hit).spec.consistency == Consistency::Hybrid;
+            if answer.limit(hit).is_none() || !hybrid {
+                continue;
+            }
+            let admitted = answer.allowed() && hit.standing.allowed && !hit.forgiven;
+            self.admitted += hit.charged.get() + u64::from(admitted) * hit.cost.get();
         }
     }
 
@@ -116,7 +115,7 @@ impl Pod {
         let missing = admitted - (held + lost.iter().sum::<i128>() - found);
         if missing != 0 {
             return Err(format!(
-                "{missing} of {admitted} admitted cells are nowhere"
+                "{missing} of {admitted} admitted and charged cells are nowhere"
             ));
         }
         // What turns up again had been lost before: more than that was counted twice.

@@ -6,19 +6,20 @@ mod health;
 mod reflection;
 
 use std::convert::Infallible;
-use std::future::Future;
+use std::future::{self, Future};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode, Uri};
+use prost::Message;
 use tonic::body::Body;
-use tonic::codec::HEADER_SIZE;
+use tonic::codec::{CompressionEncoding, HEADER_SIZE};
 use tonic::codegen::tokio_stream::Stream;
 use tonic::codegen::{BoxFuture, BoxStream, Service as _};
 use tonic::{Code, Status};
@@ -30,10 +31,10 @@ use super::envoy;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
 use crate::config::HeaderStyle;
-use crate::engine::{Answer, Begun};
+use crate::engine::{Answer, Begun, Plan};
 use crate::pure::{Check, Moment};
 use crate::telemetry::About;
-use crate::wire::decode::Malformed;
+use crate::wire::decode::Refused;
 use crate::wire::envoy::from_protobuf;
 use crate::wire::listen::Drain;
 use crate::wire::proto::rate_limit_service_server::{
@@ -67,7 +68,10 @@ impl Grpc {
             styles: HeaderStyles::new(styles),
         });
         Self(Arc::new(Services {
-            checks: checks.max_decoding_message_size(bytes_max),
+            checks: checks
+                .max_decoding_message_size(bytes_max)
+                .accept_compressed(CompressionEncoding::Gzip)
+                .send_compressed(CompressionEncoding::Gzip),
             health: health::server(drain.clone()).await,
             reflection: reflection::server(drain),
             limiter,
@@ -95,9 +99,9 @@ impl Service<Request<Incoming>> for Grpc {
                 Box::pin(async move {
                     let request = match services.read(request).await {
                         Ok(request) => request,
-                        Err(status) => return Ok(status.into_http()),
+                        Err(unread) => return Ok(services.check_unread(unread)),
                     };
-                    let answer = services.checks.clone().call(request).await;
+                    let answer = services.checks.clone().call(answered_alike(request)).await;
                     answer.map(|answer| services.worded(answer))
                 })
             }
@@ -106,7 +110,7 @@ impl Service<Request<Incoming>> for Grpc {
                 Box::pin(async move {
                     match services.read(request).await {
                         Ok(request) => services.health.clone().call(request).await,
-                        Err(status) => Ok(status.into_http()),
+                        Err(unread) => Ok(services.unread(unread).into_http()),
                     }
                 })
             }
@@ -125,13 +129,29 @@ impl Service<Request<Incoming>> for Grpc {
 impl Services {
     /// Reads all of a call that has one message before tonic does. Messages grow when they are decoded: whoever is slow
     /// to end a call would have them kept meanwhile.
-    async fn read(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Status> {
+    async fn read(&self, request: Request<Incoming>) -> Result<Request<Full<Bytes>>, Unread> {
         let (head, body) = request.into_parts();
-        match Reading::new(body, self.bytes_max + HEADER_SIZE).await {
-            Ok(body) => Ok(Request::from_parts(head, Full::new(body))),
-            Err(Unread::TooLarge) => Err(self.too_large()),
-            Err(Unread::Broken) => Err(Status::invalid_argument("the message is broken")),
-            Err(Unread::Late) => Err(Status::unavailable("the message did not come in time")),
+        let body = Reading::new(body, self.bytes_max + HEADER_SIZE).draining();
+        Ok(Request::from_parts(head, Full::new(body.await?)))
+    }
+
+    /// What is said of a message that could not be read.
+    fn unread(&self, unread: Unread) -> Status {
+        match unread {
+            Unread::TooLarge => Status::invalid_argument(self.too_large()),
+            Unread::Broken => Status::invalid_argument("the message is broken"),
+            Unread::Late => Status::unavailable("the message did not come in time"),
+        }
+    }
+
+    /// The same of one that should have been a check: one that is too large is denied.
+    fn check_unread(&self, unread: Unread) -> Response<Body> {
+        match unread {
+            Unread::TooLarge => self.denied(&self.too_large()),
+            Unread::Broken | Unread::Late => {
+                self.limiter.malformed();
+                self.unread(unread).into_http()
+            }
         }
     }
 
@@ -149,26 +169,55 @@ impl Services {
     }
 
     /// A check fails as INVALID_ARGUMENT or UNAVAILABLE, so that whoever asks can tell its own faults from ours. tonic
-    /// has other codes for messages that cannot be read: INTERNAL, and OUT_OF_RANGE for those said to be too long.
+    /// has other codes for messages that cannot be read: INTERNAL, and for those that are too long, or would be once
+    /// they are decompressed, OUT_OF_RANGE and RESOURCE_EXHAUSTED. These are denied.
     fn worded(&self, answer: Response<Body>) -> Response<Body> {
         let Some(status) = answer.extensions().get::<Status>() else {
             return answer;
         };
-        let status = if status.code() == Code::OutOfRange {
-            self.too_large()
-        } else if status.code() == Code::Internal {
-            Status::invalid_argument(status.message())
-        } else {
+        if matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted) {
+            return self.denied(&self.too_large());
+        }
+        if status.code() != Code::Internal {
             return answer;
-        };
+        }
         self.limiter.malformed();
-        status.into_http()
+        Status::invalid_argument(status.message()).into_http()
     }
 
-    fn too_large(&self) -> Status {
+    fn too_large(&self) -> String {
         let bytes_max = self.bytes_max;
-        Status::invalid_argument(format!("the message must be at most {bytes_max} bytes"))
+        format!("the message must be at most {bytes_max} bytes")
     }
+
+    /// The answer to a check that is over a bound: a call that succeeds, and says OVER_LIMIT.
+    fn denied(&self, why: &str) -> Response<Body> {
+        self.limiter.malformed();
+        let message = envoy::over_bound(why, 0).encode_to_vec();
+        let length = u32::try_from(message.len()).unwrap_or_default();
+        let mut frame = Vec::with_capacity(HEADER_SIZE + message.len());
+        frame.push(0); // not compressed
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(&message);
+        let mut trailers = HeaderMap::new();
+        trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+        let body = Full::new(Bytes::from(frame)).with_trailers(future::ready(Some(Ok(trailers))));
+        let mut response = Response::new(Body::new(body));
+        let kind = HeaderValue::from_static("application/grpc");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+}
+
+/// The request, which is answered compressed only if it came so: compressing takes longer than deciding, and some
+/// clients accept it with every call.
+fn answered_alike(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    let headers = request.headers_mut();
+    let is_gzip = |value: &HeaderValue| value.as_bytes() == b"gzip";
+    if !headers.get("grpc-encoding").is_some_and(is_gzip) {
+        headers.remove("grpc-accept-encoding");
+    }
+    request
 }
 
 /// Whether these are the headers of a call.
@@ -205,21 +254,16 @@ impl RateLimitService for Checks {
                 Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
                 Begun::Asking(plan) => Err(plan),
             }
-        })?;
-        let response = match begun {
-            Ok(response) => response,
-            Err(plan) => {
-                let begin =
-                    |moment| self.check(request, |check| self.limiter.engine.begin(check, moment));
-                let (answer, moment) = self
-                    .limiter
-                    .strict
-                    .decide(&self.limiter.engine, plan, begin)
-                    .await?;
-                self.check(request, |check| self.tell(check, &answer, (began, moment)))?
-            }
+        });
+        let told = match begun {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(plan)) => self.ask(request, plan, began).await,
+            Err(refused) => Err(refused),
         };
-        Ok(tonic::Response::new(response))
+        match told {
+            Ok(response) => Ok(tonic::Response::new(response)),
+            Err(refused) => self.refuse(request, refused).map(tonic::Response::new),
+        }
     }
 }
 
@@ -229,13 +273,35 @@ impl Checks {
         &self,
         request: &RateLimitRequest,
         then: impl FnOnce(&Check<'_>) -> R,
-    ) -> Result<R, Status> {
+    ) -> Result<R, Refused> {
         let asked = from_protobuf(request);
-        let then = asked.and_then(|asked| asked.check(self.limiter.bounds.key_bytes_max, then));
-        then.map_err(|Malformed(what)| {
-            self.limiter.malformed();
-            Status::invalid_argument(what)
-        })
+        asked.and_then(|asked| asked.check(self.limiter.bounds.key_bytes_max, then))
+    }
+
+    /// Asks the store, and then decides.
+    async fn ask(
+        &self,
+        request: &RateLimitRequest,
+        plan: Box<Plan>,
+        began: Moment,
+    ) -> Result<RateLimitResponse, Refused> {
+        let begin = |moment| self.check(request, |check| self.limiter.engine.begin(check, moment));
+        let strict = &self.limiter.strict;
+        let (answer, moment) = strict.decide(&self.limiter.engine, plan, begin).await?;
+        self.check(request, |check| self.tell(check, &answer, (began, moment)))
+    }
+
+    /// What is over a bound is denied, what is no check is an error.
+    fn refuse(
+        &self,
+        request: &RateLimitRequest,
+        refused: Refused,
+    ) -> Result<RateLimitResponse, Status> {
+        self.limiter.malformed();
+        match refused {
+            Refused::OverBound(why) => Ok(envoy::over_bound(&why, request.descriptors.len())),
+            Refused::Malformed(what) => Err(Status::invalid_argument(what)),
+        }
     }
 
     /// Counts what was decided, between when it began and when it was, and puts it in Envoy's words.

@@ -12,9 +12,12 @@ use crate::engine::{Answer, Begun, Engine, Throttle};
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Limit, LimitFault, Moment, Span};
 use crate::telemetry::About;
-use crate::wire::decode::{self, Malformed, Words};
+use crate::wire::decode::{self, Refused, Words};
 
 const MILLISECOND: u64 = SECOND / 1_000;
+/// How far this pod's clock and a client's may run apart until ours is next put right (`clock.rs`). Who waits as long as
+/// it is told must have waited enough by our clock, too.
+const CLOCK_ERROR_MAX: Span = Span::nanos(SECOND / 5_000);
 
 /// What is asked.
 #[derive(Debug)]
@@ -27,24 +30,17 @@ pub enum Asked<'a> {
 
 impl<'a> Asked<'a> {
     /// `CL.THROTTLE key max_burst count period [quantity]`.
-    pub fn throttle(arguments: &Arguments<'a>, bounds: Bounds) -> Result<Self, Malformed> {
+    pub fn throttle(arguments: &Arguments<'a>) -> Result<Self, Refused> {
         let words = arguments.get(1..).unwrap_or_default();
         let (key, max_burst, count, period, quantity) = match words {
             [key, max_burst, count, period] => (key, max_burst, count, period, &b"1"[..]),
             [key, max_burst, count, period, quantity] => (key, max_burst, count, period, *quantity),
             _ => {
-                return Err(Malformed(
+                return Err(Refused::Malformed(
                     "must be key max_burst count period [quantity]".to_owned(),
                 ));
             }
         };
-        if key.len() > bounds.key_bytes_max {
-            return Err(Malformed(format!(
-                "key: must be at most {} bytes, is {}",
-                bounds.key_bytes_max,
-                key.len()
-            )));
-        }
         let burst = at_least(0, "max_burst", max_burst)?.saturating_add(1);
         let count = at_least(1, "count", count)?;
         let period = at_least(1, "period", period)?;
@@ -58,7 +54,7 @@ impl<'a> Asked<'a> {
     }
 
     /// `TG.CHECK domain entry value [entry value ...] [COST n] [PEEK]`.
-    pub fn check(arguments: &Arguments<'a>, bounds: Bounds) -> Result<Self, Malformed> {
+    pub fn check(arguments: &Arguments<'a>, bounds: Bounds) -> Result<Self, Refused> {
         let words = arguments.get(1..).unwrap_or_default();
         decode::from_words(words, bounds.key_bytes_max).map(Self::Check)
     }
@@ -113,16 +109,20 @@ fn tell_throttle(throttle: &Throttle<'_>, answer: &Answer, replies: &mut Replies
 /// Allowed, limit, remaining, retry after, reset after, rule. Without a limit to tell of, the numbers are -1.
 fn tell_check(answer: &Answer, replies: &mut Replies) {
     let hit = answer.decisive();
-    let limited = hit.and_then(|hit| Some((hit.standing, answer.limit(hit)?)));
+    let limited = hit.and_then(|hit| {
+        let limit = answer.limit(hit)?;
+        Some((hit.standing, answer.reset_after(hit), limit))
+    });
     let milliseconds = |span: Span| signed(span.get().div_ceil(MILLISECOND));
     let numbers: SmallVec<[i64; 4]> = match limited {
-        Some((standing, limit)) => {
-            let retry = standing.retry_after.map_or(-1, milliseconds);
+        Some((standing, reset_after, limit)) => {
+            let retry = standing.retry_after.map(|wait| wait.plus(CLOCK_ERROR_MAX));
+            let retry = retry.map_or(-1, milliseconds);
             SmallVec::from([
                 signed(limit.requests()),
                 signed(standing.remaining.get()),
                 if answer.allowed() { 0 } else { retry },
-                milliseconds(standing.reset_after),
+                milliseconds(reset_after),
             ])
         }
         None => SmallVec::from([-1, -1, 0, 0]),
@@ -142,24 +142,24 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn integer(name: &str, word: &[u8]) -> Result<i64, Malformed> {
+fn integer(name: &str, word: &[u8]) -> Result<i64, Refused> {
     frame::integer(word).ok_or_else(|| {
         let word = String::from_utf8_lossy(word.get(..32).unwrap_or(word));
-        Malformed(format!("{name}: must be a whole number, is {word:?}"))
+        Refused::Malformed(format!("{name}: must be a whole number, is {word:?}"))
     })
 }
 
-fn at_least(least: i64, name: &str, word: &[u8]) -> Result<u64, Malformed> {
+fn at_least(least: i64, name: &str, word: &[u8]) -> Result<u64, Refused> {
     let number = integer(name, word)?;
     u64::try_from(number)
         .ok()
         .filter(|_| number >= least)
-        .ok_or_else(|| Malformed(format!("{name}: must be at least {least}, is {number}")))
+        .ok_or_else(|| Refused::Malformed(format!("{name}: must be at least {least}, is {number}")))
 }
 
 /// What is wrong with parameters that are sound one by one.
-fn unsound(fault: LimitFault) -> Malformed {
-    Malformed(match fault {
+fn unsound(fault: LimitFault) -> Refused {
+    Refused::Malformed(match fault {
         LimitFault::TooFast => format!("count: {fault}"),
         LimitFault::NoWindow => format!("period: {fault}"),
         LimitFault::NoBurst => format!("max_burst: {fault}"),
@@ -174,17 +174,13 @@ fn unsound(fault: LimitFault) -> Malformed {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds {
-        keys_max: 10,
-        connections_max: 10,
-        key_bytes_max: 8,
-        body_bytes_max: 1_000,
-    };
-
     fn refused(line: &str) -> String {
         let arguments = line.split(' ').map(str::as_bytes).collect();
-        let asked = Asked::throttle(&arguments, BOUNDS);
-        asked.map(|asked| format!("{asked:?}")).unwrap_err().0
+        let asked = Asked::throttle(&arguments);
+        asked
+            .map(|asked| format!("{asked:?}"))
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -219,7 +215,6 @@ mod tests {
                 "T k 9223372036854775807 9223372036854775807 1",
                 "count: must be at most 1000000000 per second",
             ),
-            ("T 123456789 1 1 1", "key: must be at most 8 bytes, is 9"),
         ] {
             assert_eq!(refused(line), expected, "{line}");
         }
@@ -235,7 +230,7 @@ mod tests {
         ] {
             let line = format!("T k 15 30 60 {quantity}");
             let arguments = line.split(' ').map(str::as_bytes).collect();
-            let Ok(Asked::Throttle(throttle)) = Asked::throttle(&arguments, BOUNDS) else {
+            let Ok(Asked::Throttle(throttle)) = Asked::throttle(&arguments) else {
                 panic!("{line} is sound");
             };
             assert_eq!((throttle.cost.get(), throttle.refund), (cost, refund));

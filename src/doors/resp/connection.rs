@@ -23,7 +23,7 @@ use super::session::{Session, Then};
 use crate::doors::limiter::Limiter;
 use crate::engine::{Answer, Begun, Plan};
 use crate::pure::Moment;
-use crate::wire::decode::Malformed;
+use crate::wire::decode::Refused;
 use crate::wire::listen::{Drain, Speak};
 
 /// How long a client may take over a command that it has begun. Between commands it may rest: clients keep pools.
@@ -243,7 +243,7 @@ impl Inner {
             .and_then(|known| session.permits(known.does).map(|()| known.does));
         let answered = match permitted {
             Ok(Does::Throttle) => {
-                return self.decide(Asked::throttle(arguments, self.limiter.bounds), replies);
+                return self.decide(Asked::throttle(arguments), replies);
             }
             Ok(Does::Check) => {
                 return self.decide(Asked::check(arguments, self.limiter.bounds), replies);
@@ -258,12 +258,12 @@ impl Inner {
     }
 
     /// Decides a check and tells it, unless the store has to be asked.
-    fn decide<'a>(&self, asked: Result<Asked<'a>, Malformed>, replies: &mut Replies) -> Next<'a> {
+    fn decide<'a>(&self, asked: Result<Asked<'a>, Refused>, replies: &mut Replies) -> Next<'a> {
         let began = self.limiter.clock.moment();
         match asked {
-            Err(Malformed(what)) => {
+            Err(refused) => {
                 self.limiter.malformed();
-                replies.error(format_args!("ERR {what}"));
+                replies.error(format_args!("ERR {refused}"));
             }
             Ok(asked) => match asked.begin(&self.limiter.engine, began) {
                 // An answer is large: it stays where it is.

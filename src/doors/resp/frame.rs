@@ -122,7 +122,9 @@ fn array<'a>(
 fn count(input: &[u8], from: usize, wrong: Garbled) -> Result<Option<(i64, usize)>, Garbled> {
     let line = input.get(from..).unwrap_or_default();
     let line = line.get(..COUNT_BYTES_MAX + 2).unwrap_or(line);
-    let Some(end) = line.iter().position(|byte| *byte == b'\r') else {
+    // Its end is looked for where it may be: behind the bound, what follows it would never be seen.
+    let number = line.get(..=COUNT_BYTES_MAX).unwrap_or(line);
+    let Some(end) = number.iter().position(|byte| *byte == b'\r') else {
         return match line.len() > COUNT_BYTES_MAX {
             true => Err(wrong),
             false => Ok(None),
@@ -277,6 +279,9 @@ mod tests {
         check_garbled(b"*1\rx", Garbled::Count);
         check_garbled(b"*\r\n", Garbled::Count);
         check_garbled(&[b'*'; 40], Garbled::Count);
+        // One digit more than a count has, and all of its line is there.
+        let long = format!("*{}\r\n", "1".repeat(COUNT_BYTES_MAX + 1));
+        check_garbled(long.as_bytes(), Garbled::Count);
         check_garbled(b"*1000000000\r\n", Garbled::TooMany);
         check_garbled(b"*99999999999999999999\r\n", Garbled::Count);
         check_garbled(b"*1\r\n:1\r\n", Garbled::Kind(b':'));

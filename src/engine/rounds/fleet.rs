@@ -14,6 +14,9 @@ const BEAT: Span = Span::seconds(1);
 const PODS_PER_SECOND: u64 = 200;
 /// A pod that has missed three is gone.
 const BEATS_MISSED_MAX: u64 = 3;
+/// News of a reset asks for a sign of life before its time, at most once in this time; in a large fleet more rarely.
+const PROMPTED_EVERY: Span = Span::nanos(100_000_000);
+const PROMPTED_EVERY_PER_POD: Span = Span::nanos(1_000_000);
 /// Answers with the same number of pods before that number is believed.
 const BEATS_STEADY: u32 = 2;
 /// How often the figures are shown, and how often all buckets are looked through for them.
@@ -45,17 +48,20 @@ pub enum Reason {
     Mitigation,
     /// The pod stops.
     Drain,
+    /// A check was denied because of news, which only the store can confirm.
+    Confirm,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Trigger,
         Self::Interval,
         Self::Share,
         Self::Live,
         Self::Mitigation,
         Self::Drain,
+        Self::Confirm,
     ];
 
     /// Its name in metrics.
@@ -67,6 +73,7 @@ impl Reason {
             Self::Live => "live",
             Self::Mitigation => "mitigation",
             Self::Drain => "drain",
+            Self::Confirm => "confirm",
         }
     }
 }
@@ -148,6 +155,8 @@ pub struct Figures {
     pub overshoot: Vec<(u64, Cells, u64)>,
     /// Keys that the fleet denies.
     pub mitigations: u64,
+    /// Keys that cannot be reported in time.
+    pub overdue: u64,
     /// Keys that the rounds know of.
     pub keys: u64,
 }
@@ -159,6 +168,10 @@ pub(super) struct Fleet {
     steady_beats: u32,
     next_beat: Nanos,
     beat_under_way: bool,
+    /// Whether news asks for a sign of life, from when on there may be one, and whether the last one was of that kind.
+    beat_wanted: bool,
+    prompted_at: Nanos,
+    is_prompted: bool,
     resets_seen: u64,
     leaving: bool,
     left: bool,
@@ -180,6 +193,7 @@ pub(super) struct Fleet {
     /// Of all keys, which are looked through now and then.
     pending: Cells,
     mitigations: u64,
+    overdue: u64,
     pending_at: Nanos,
     turn: usize,
     /// Pieces of news heard since the step was last set, and when that was.
@@ -217,20 +231,41 @@ impl Fleet {
 
     /// When the next sign of life is due.
     pub(super) fn beat_at(&self, now: Nanos) -> Nanos {
-        match self.beat_under_way || self.left {
-            true => now.after(BEAT),
-            false => self.next_beat.max(now),
+        match (self.beat_under_way || self.left, self.beat_wanted) {
+            (true, _) => now.after(BEAT),
+            (false, true) => self.next_beat.min(self.prompted_at).max(now),
+            (false, false) => self.next_beat.max(now),
         }
+    }
+
+    /// Somebody says that a key was reset: the next sign of life, which is answered what was reset, comes early.
+    pub(super) const fn prompt_beat(&mut self) {
+        self.beat_wanted = true;
+    }
+
+    /// Whether the last sign of life was one that news asked for.
+    pub(super) const fn is_prompted(&self) -> bool {
+        self.is_prompted
     }
 
     /// The next sign of life, if it is time.
     fn beat(&mut self, now: Nanos) -> Option<Beat> {
-        if self.beat_under_way || self.left || now < self.next_beat {
+        let is_time = now >= self.next_beat;
+        let is_prompted = self.beat_wanted && now >= self.prompted_at;
+        if self.beat_under_way || self.left || !(is_time || is_prompted) {
             return None;
         }
         self.beat_under_way = true;
+        self.beat_wanted = false;
+        self.is_prompted = !is_time;
+        match is_time {
+            true => self.next_beat = now.after(self.beat_every()),
+            false => {
+                let per_pod = PROMPTED_EVERY_PER_POD.times(Cells::new(self.pods));
+                self.prompted_at = now.after(PROMPTED_EVERY.max(per_pod));
+            }
+        }
         self.left = self.leaving;
-        self.next_beat = now.after(self.beat_every());
         Some(Beat {
             expiry: self
                 .beat_every()
@@ -253,10 +288,11 @@ impl Fleet {
         self.resets_seen = beaten.resets;
         let changed = self.pods != beaten.pods;
         self.pods = beaten.pods;
-        self.steady_beats = if changed {
-            0
-        } else {
-            self.steady_beats.saturating_add(1)
+        // Those that news asks for may follow each other closely, and say nothing of how long the number has stood.
+        self.steady_beats = match (changed, self.is_prompted) {
+            (true, _) => 0,
+            (false, true) => self.steady_beats,
+            (false, false) => self.steady_beats.saturating_add(1),
         };
     }
 
@@ -289,8 +325,9 @@ impl Fleet {
         self.keys_told += call.deltas.len() as u64;
     }
 
-    /// Notes what a merge put above capacity.
-    pub(super) fn told(&mut self, delta: &Delta, told: Told) {
+    /// Notes what a merge put above capacity. Cells that were `charged` although they were denied are debt and no
+    /// overshoot.
+    pub(super) fn told(&mut self, delta: &Delta, charged: Cells, told: Told) {
         let (
             Terms::Level {
                 interval, capacity, ..
@@ -300,7 +337,9 @@ impl Fleet {
         else {
             return;
         };
-        let over = level.less(capacity).min(delta.price).whole(interval);
+        let charged = interval.times(charged);
+        let over = level.less(capacity).min(delta.price).less(charged);
+        let over = over.whole(interval);
         if over > Cells::ZERO || capped {
             let (cells, forgiven) = self.overshoot.entry(delta.key.rule).or_default();
             *cells = cells.plus(over);
@@ -332,6 +371,7 @@ impl Rounds {
                 .values()
                 .filter(|tracked| tracked.full_until > now);
             self.fleet.mitigations = full.count() as u64;
+            self.fleet.overdue = self.overdue();
         }
         engine.figures.store(Arc::new(self.figures(engine)));
     }
@@ -386,6 +426,7 @@ impl Rounds {
             repaired: fleet.repaired,
             overshoot,
             mitigations: fleet.mitigations + engine.mitigations_unseen() as u64,
+            overdue: fleet.overdue,
             keys: self.keys.len() as u64,
         }
     }

@@ -4,7 +4,7 @@ use super::fleet::Reason;
 use super::tracked::{Alone, Tracked, Use};
 use super::{HOLD, Here, Rounds};
 use crate::engine::admit::Asked;
-use crate::engine::collect::Hushed;
+use crate::engine::collect::{Hushed, Raised};
 use crate::pure::rule::{Consistency, Report, RuleSpec};
 use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
@@ -15,16 +15,27 @@ impl Rounds {
         let Some(asked) = here.subject(key) else {
             return; // its rule is gone
         };
-        if self.is_full(key) {
-            // Nothing more can be told than is waiting to be told already.
-            let hushed = here.engine.hush(&asked);
-            self.fleet.lost.crowd = self.fleet.lost.crowd.plus(hushed.cells);
-            here.engine.land(&asked, Trigger::EACH);
+        if self.denied_by_news(here, key) {
             return;
         }
+        let level = match self.make_room(here, key) {
+            Some(level) => level,
+            None => {
+                self.grant_untracked(here, &asked);
+                return;
+            }
+        };
+        let is_new = !self.keys.contains_key(&key);
         let tracked = self.track(&asked, here.now());
+        if is_new {
+            tracked.even = here.now().after(level);
+        }
+        if tracked.place.is_some() {
+            self.hurry(here, key);
+            return;
+        }
         if tracked.is_loud() {
-            self.want(key, here.now(), Reason::Trigger);
+            self.want(here, key, Reason::Trigger);
             return;
         }
         match self.allowance(&asked) {
@@ -34,7 +45,7 @@ impl Rounds {
                     .now()
                     .after(self.pace.interval.plus(self.pace.interval));
                 self.track(&asked, here.now()).stay_loud(until);
-                self.want(key, here.now(), Reason::Trigger);
+                self.want(here, key, Reason::Trigger);
             }
         }
     }
@@ -47,6 +58,7 @@ impl Rounds {
         match tracked.used(allowance, worth, now) {
             Use::Within => {
                 let ends = tracked.even_ends();
+                tracked.charged = Cells::ZERO;
                 self.fleet.silent = self.fleet.silent.plus(cells);
                 self.look_again(key, ends.max(now.after(self.pace.interval)));
                 self.land_silent(here, asked, allowance.trigger());
@@ -54,13 +66,13 @@ impl Rounds {
             Use::Beyond => {
                 tracked.announce = true;
                 self.speak_up(asked, allowance, cells, now.after(HOLD));
-                self.want(key, now, Reason::Share);
+                self.want(here, key, Reason::Share);
             }
         }
     }
 
     /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
-    fn land_silent(&self, here: &Here<'_>, asked: &Asked<'_>, trigger: Trigger) {
+    pub(super) fn land_silent(&self, here: &Here<'_>, asked: &Asked<'_>, trigger: Trigger) {
         if here.engine.land(asked, trigger) {
             here.engine.wanting.push(asked.store_key());
         }
@@ -88,21 +100,25 @@ impl Rounds {
         tracked.due = Nanos::default();
         let (at_rest, loud_until) = (tracked.is_at_rest(), tracked.loud_until);
         let (even_ends, postponed) = (tracked.even_ends(), tracked.postponed.take());
+        let is_queued = tracked.place.is_some();
         let Some(asked) = here.subject(key) else {
             self.let_go(here, key); // its rule is gone
             return;
         };
         match loud_until {
+            // It waits to be asked for.
+            None if !at_rest => self.look_again(key, now.after(self.pace.interval)),
             None if even_ends <= now => {
                 self.untrack(key);
                 self.land_silent(here, &asked, self.opening(&asked));
             }
             None => self.look_again(key, even_ends),
-            Some(_) if !at_rest => self.want(key, now, postponed.unwrap_or(Reason::Trigger)),
+            Some(_) if is_queued => self.watch(here, key),
+            Some(_) if !at_rest => self.want(here, key, postponed.unwrap_or(Reason::Trigger)),
             Some(until) if until <= now => self.calm_down(here, &asked),
             Some(_) => match here.engine.pending_of(&asked) {
                 Some(pending) if pending > Cells::ZERO => {
-                    self.want(key, now, postponed.unwrap_or(Reason::Interval));
+                    self.want(here, key, postponed.unwrap_or(Reason::Interval));
                 }
                 Some(_) | None => self.look_again(key, now.after(self.age_max(&asked))),
             },
@@ -116,10 +132,11 @@ impl Rounds {
         if let Some(allowance) = self.allowance(asked) {
             let tracked = self.track(asked, now);
             tracked.loud_until = None;
+            tracked.overdue = None;
             tracked.was_told(now);
             self.look_at(here, asked, &allowance);
         } else if here.engine.land(asked, Trigger::EACH) {
-            self.want(key, now, Reason::Interval);
+            self.want(here, key, Reason::Interval);
         } else {
             self.untrack(key);
         }
@@ -128,44 +145,67 @@ impl Rounds {
     /// Other pods told something of a key.
     pub(super) fn hear(&mut self, here: &Here<'_>, News { key, kind }: News) {
         let now = here.now();
-        let Some(asked) = here.subject(key) else {
-            match (key.family, kind) {
-                (Family::Carried, NewsKind::Full(level)) => {
-                    here.engine.deny_unheld(key.name, level, now);
+        let asked = here.subject(key);
+        match kind {
+            // Resets are in the store's log: whoever says there is a new one is only a reason to read it.
+            NewsKind::Reset => self.fleet.prompt_beat(),
+            NewsKind::Live(hold) => {
+                if let Some(asked) = asked {
+                    self.hear_live(here, &asked, now.after(hold.min(HOLD)));
                 }
-                (_, NewsKind::Reset) => self.reset(here, key),
-                (_, NewsKind::Full(_) | NewsKind::Live(_)) => {}
             }
+            NewsKind::Full(level) => match asked {
+                Some(asked) => self.hear_full_of(here, &asked, level),
+                None if key.family == Family::Carried => {
+                    self.hear_full(here, (key, None), level);
+                }
+                None => {}
+            },
+        }
+    }
+
+    fn hear_full_of(&mut self, here: &Here<'_>, asked: &Asked<'_>, level: Span) {
+        let (key, now) = (asked.store_key(), here.now());
+        // The others are not told by the step.
+        let spec = &asked.rule.spec;
+        let by_step = !spec.algorithm.is_windowed() && spec.consistency != Consistency::Strict;
+        self.fleet.heard += u64::from(by_step);
+        if !self.hear_full(here, (key, Some(asked)), level) {
+            return;
+        }
+        let Some(tracked) = self.keys.get_mut(&key) else {
             return;
         };
-        match kind {
-            NewsKind::Full(level) => {
-                // The others are not told by the step.
-                let spec = &asked.rule.spec;
-                let by_step =
-                    !spec.algorithm.is_windowed() && spec.consistency != Consistency::Strict;
-                self.fleet.heard += u64::from(by_step);
-                here.engine.raise(&asked, level);
-                let Some(tracked) = self.keys.get_mut(&key) else {
-                    return;
-                };
-                tracked.full_until = tracked.full_until.max(now.after(level));
-                let pending = here.engine.pending_of(&asked).unwrap_or(Cells::ZERO);
-                if tracked.is_loud() && pending > Cells::ZERO {
-                    self.want(key, now, Reason::Mitigation);
-                }
-            }
-            NewsKind::Live(hold) => self.hear_live(here, &asked, now.after(hold.min(HOLD))),
-            NewsKind::Reset => self.reset(here, key),
+        tracked.full_until = tracked.full_until.max(now.after(level));
+        let pending = here.engine.pending_of(asked).unwrap_or(Cells::ZERO);
+        if tracked.is_loud() && pending > Cells::ZERO {
+            self.want(here, key, Reason::Mitigation);
+        }
+    }
+
+    /// Takes in that the fleet denies a key. What this pod gives back of it may still be in that level.
+    pub(super) fn raise(&mut self, here: &Here<'_>, asked: &Asked<'_>, level: Span) -> Raised {
+        self.note_refunds(here);
+        let (price, cells) = self.refunds.unsettled(asked.store_key(), here.now());
+        match asked.state.family {
+            Family::Level | Family::Carried => here.engine.raise(asked, level.less(price)),
+            // The answer to the refund says how its window stands.
+            Family::Window if cells > Cells::ZERO => Raised::Nothing,
+            Family::Window => here.engine.raise(asked, level),
         }
     }
 
     fn hear_live(&mut self, here: &Here<'_>, asked: &Asked<'_>, until: Nanos) {
         let (key, now) = (asked.store_key(), here.now());
-        if self.is_full(key) {
+        let is_new = !self.keys.contains_key(&key);
+        // Of keys that nobody asks this pod for, news alone takes no more than half of the room.
+        let is_held = || here.engine.pending_of(asked).is_some();
+        if is_new && self.keys.len() >= self.keys_max / 2 && !is_held() {
             return;
         }
-        let is_new = !self.keys.contains_key(&key);
+        if self.make_room(here, key).is_none() {
+            return;
+        }
         let tracked = self.track(asked, now);
         if is_new {
             // Others have all of its demand, as far as is known.
@@ -185,23 +225,26 @@ impl Rounds {
         }
         here.engine.land(asked, Trigger::EACH);
         match self.keys.get(&key) {
-            Some(tracked) if tracked.carry.price > Span::ZERO => self.want(key, now, Reason::Live),
+            Some(tracked) if tracked.carry.price > Span::ZERO => self.want(here, key, Reason::Live),
             Some(_) | None => self.look_again(key, now.after(self.age_max(asked))),
         }
     }
 
     /// Somebody reset a key.
     pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
+        self.forget_hearsay(here.engine, key);
         match here.subject(key) {
             Some(asked) => here.engine.forget(&asked),
             None if key.family == Family::Carried => here.engine.forget_unheld(key.name),
             None => {}
         }
+        self.refunds.forget(key);
         if let Some(tracked) = self.keys.get_mut(&key) {
             self.fleet.lost.reset = self.fleet.lost.reset.plus(tracked.carry.gross);
             tracked.carry = super::tracked::Carry::default();
             tracked.full_until = Nanos::default();
             tracked.alone = None;
+            tracked.overdue = None;
             // An answer that is on its way is from before the reset.
             if let Some(flight) = &mut tracked.flight {
                 flight.stale = true;
@@ -225,6 +268,9 @@ impl Rounds {
                     {
                         // On another scale nothing is known of it.
                         alone.told = Nanos::default();
+                    }
+                    if tracked.limit != asked.limit {
+                        tracked.overdue = None;
                     }
                     tracked.limit = asked.limit;
                     tracked.is_thin = terrain.is_thin(&asked.limit);
@@ -263,7 +309,7 @@ impl Rounds {
     }
 
     /// At how many cells a key that is not told is noticed.
-    fn opening(&self, asked: &Asked<'_>) -> Trigger {
+    pub(super) fn opening(&self, asked: &Asked<'_>) -> Trigger {
         self.allowance(asked)
             .map_or(Trigger::EACH, |allowance| allowance.trigger())
     }
@@ -290,7 +336,7 @@ impl Rounds {
     }
 
     /// The key's state, made if there is none.
-    fn track(&mut self, asked: &Asked<'_>, now: Nanos) -> &mut Tracked {
+    pub(super) fn track(&mut self, asked: &Asked<'_>, now: Nanos) -> &mut Tracked {
         let key = asked.store_key();
         let weight = Share::even(self.terrain.pods);
         let alone = (!self.is_reachable(key.lane())).then_some(Alone {
@@ -308,7 +354,7 @@ impl Rounds {
     }
 
     /// Whether there is no room to track `key` as well.
-    fn is_full(&self, key: StoreKey) -> bool {
+    pub(super) fn is_full(&self, key: StoreKey) -> bool {
         self.keys.len() >= self.keys_max && !self.keys.contains_key(&key)
     }
 
@@ -320,9 +366,12 @@ impl Rounds {
         self.untrack(key);
     }
 
-    fn untrack(&mut self, key: StoreKey) {
+    pub(super) fn untrack(&mut self, key: StoreKey) {
         if let Some(tracked) = self.keys.remove(&key) {
             self.due.remove(&(tracked.due, key));
+            if let Some(place) = tracked.place {
+                self.queue.remove(key, place);
+            }
             self.fleet.lost.rule = self.fleet.lost.rule.plus(tracked.carry.gross);
         }
     }

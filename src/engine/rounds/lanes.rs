@@ -1,14 +1,15 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
 use super::fleet::Reason;
+use super::queue::{Order, Place, Urgency};
 use super::tracked::{Carry, Flight, Tracked, Use};
 use super::{COALESCE, HOLD, Here, LaneState, Rounds, Trip, UnderWay};
 use crate::engine::Engine;
 use crate::engine::admit::Asked;
 use crate::engine::collect::{Answered, Frozen, Seat};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Family, Lane, Reply, Share, Step, StoreKey,
-    Told, Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Family, Known, Lane, Reply, Share, Step,
+    StoreKey, Told, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
 
@@ -17,13 +18,13 @@ const KEPT_ASKED_WITHIN: Span = Span::seconds(20);
 
 impl Rounds {
     /// A key wants a round: now, or once its gap has passed.
-    pub(super) fn want(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
-        let gap = self.gap();
+    pub(super) fn want(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
+        let (gap, now) = (self.gap(), here.now());
         let Some(tracked) = self.keys.get_mut(&key) else {
             return;
         };
         let gap = if tracked.is_thin { Span::ZERO } else { gap };
-        if tracked.waiting || tracked.flight.is_some() {
+        if tracked.place.is_some() || tracked.flight.is_some() {
             return; // whoever lands it looks what is pending
         }
         let earliest = tracked.sent.after(gap);
@@ -32,13 +33,21 @@ impl Rounds {
             self.look_again(key, earliest);
             return;
         }
-        self.wait_in_lane(key, now, reason);
+        self.enqueue(here, key, reason);
     }
 
-    pub(super) fn wait_in_lane(&mut self, key: StoreKey, now: Nanos, reason: Reason) {
+    /// Puts a key among those that wait to be reported, unless it is there or on its way.
+    pub(super) fn enqueue(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
+        let now = here.now();
+        let urgency = self.urgency(here, key);
         let opens = match self.keys.get_mut(&key) {
-            Some(tracked) if !tracked.waiting && tracked.flight.is_none() => {
-                tracked.waiting = true;
+            Some(tracked) if tracked.place.is_none() && tracked.flight.is_none() => {
+                let place = Place {
+                    urgency,
+                    since: now,
+                };
+                tracked.place = Some(place);
+                self.queue.insert(key, place);
                 now.after(if tracked.is_thin {
                     Span::ZERO
                 } else {
@@ -48,28 +57,76 @@ impl Rounds {
             Some(_) | None => return,
         };
         self.fleet.count(reason);
+        let is_first = self.queue.len_in(key.lane(), Urgency::Ordinary) == 1;
         let lane = self.lane_mut(key.lane());
-        lane.opens = match lane.waiting.is_empty() {
+        lane.opens = match is_first {
             true => opens,
             false => lane.opens.min(opens),
         };
-        lane.waiting.push(key);
+        self.watch(here, key);
     }
 
-    /// When a lane has something to send, if it has.
-    pub(super) fn lane_opens(&self, index: usize, lane: &LaneState, now: Nanos) -> Option<Nanos> {
+    /// When a lane is to be looked at again, if it is.
+    pub(super) fn lane_opens(&self, number: Lane, lane: &LaneState, now: Nanos) -> Option<Nanos> {
+        let index = usize::from(number.number());
         if lane.under_way != UnderWay::Nothing {
             let late_at = lane.unanswered_since?.after(self.late_after(index));
             return Some(late_at).filter(|at| *at > now);
         }
         let link = &self.links[self.shard_of[index]];
         let link_opens = link.next_at().unwrap_or(now);
-        let waits = !lane.waiting.is_empty();
         if link.is_partitioned() || !lane.book.is_idle() || lane.unsure {
             return Some(link_opens);
         }
-        let affordable = || self.budget.next_at(CALL_COST + 1, now);
-        waits.then(|| lane.opens.max(link_opens).max(affordable()))
+        // Those that are open wait for the budget.
+        let opens = lane.opens.max(link_opens);
+        (!self.queue.is_empty_in(number) && opens > now).then_some(opens)
+    }
+
+    /// The lanes whose keys can be reported now, as far as the budget allows.
+    fn open_lanes(&self, now: Nanos) -> Vec<Lane> {
+        if self.queue.is_empty() {
+            return Vec::new();
+        }
+        let lanes = self.lanes.iter().zip(&self.shard_of).zip(Lane::all());
+        let open = lanes.filter(|((state, shard), lane)| {
+            let link = &self.links[**shard];
+            state.under_way == UnderWay::Nothing
+                && state.book.is_idle()
+                && state.opens <= now
+                && !self.queue.is_empty_in(*lane)
+                && link.next_at().is_none_or(|at| at <= now)
+                && !link.is_partitioned()
+        });
+        open.map(|(_, lane)| lane).collect()
+    }
+
+    /// The next batch to freeze of `open` lanes. It leaves once the budget holds all that its lane has for it, or a
+    /// quarter of what it can hold: a call costs as much as a key. What is kept for urgent keys is not spent on others.
+    fn next_batch(&self, open: &[Lane], now: Nanos) -> Option<NextBatch> {
+        let (order, reserve) = (self.queue.order(now), self.budget.reserve());
+        let (lane, head) = self.queue.first(open, order)?;
+        let (urgency, kept) = match (order, head.urgency) {
+            (Order::Age, _) => (Urgency::Ordinary, 0),
+            (Order::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
+            (Order::Urgency, urgent) => (urgent, 0),
+        };
+        let keys = match urgency {
+            Urgency::ShareDenied => 1,
+            Urgency::Contested | Urgency::Ordinary => self.queue.len_in(lane, urgency),
+        };
+        let keys = keys.min(reserve.max(1));
+        Some(NextBatch {
+            lane,
+            order,
+            updates: keys.min(BATCH_MAX) + CALL_COST + kept,
+        })
+    }
+
+    /// When the budget allows the next batch, if keys wait for that.
+    pub(super) fn affordable_at(&self, now: Nanos) -> Option<Nanos> {
+        let next = self.next_batch(&self.open_lanes(now), now)?;
+        Some(self.budget.next_at(next.updates, now))
     }
 
     /// The calls to send now.
@@ -77,15 +134,12 @@ impl Rounds {
         let now = here.now();
         let mut calls = Vec::new();
         let news_step = self.fleet.news_step(now);
+        self.fill_lanes(here);
         for lane in Lane::all() {
             let shard = self.shard(lane);
             let ready = self.links[shard].next_at().is_none_or(|at| at <= now);
             if !ready || self.lane_mut(lane).under_way != UnderWay::Nothing {
                 continue;
-            }
-            // What is pending stays so until the store can be told: it is billed by then.
-            if !self.links[shard].is_partitioned() {
-                self.fill(here, lane);
             }
             let partitioned = self.links[shard].is_partitioned();
             let state = self.lane_mut(lane);
@@ -107,16 +161,33 @@ impl Rounds {
         calls
     }
 
-    /// Makes a batch of the keys that wait for a lane, if it is their time.
-    fn fill(&mut self, here: &Here<'_>, lane: Lane) {
+    /// Makes batches of the keys that wait, in their order, as far as the budget goes. Keys of a lane that cannot be
+    /// reached stay where they are: they are billed by the time they can be.
+    fn fill_lanes(&mut self, here: &Here<'_>) {
+        let now = here.now();
+        let mut open = self.open_lanes(now);
+        while let Some(next) = self.next_batch(&open, now)
+            && next.updates <= self.budget.available(now)
+        {
+            open.retain(|lane| *lane != next.lane);
+            self.fill(here, &next);
+        }
+    }
+
+    /// Makes a batch of the keys that wait for a lane.
+    fn fill(&mut self, here: &Here<'_>, next: &NextBatch) {
         let now = here.now();
         let affordable = self.budget.available(now).saturating_sub(CALL_COST);
-        let state = self.lane_mut(lane);
-        if !state.book.is_idle() || state.waiting.is_empty() || state.opens > now {
-            return;
-        }
-        let most = state.waiting.len().min(BATCH_MAX).min(affordable);
-        let keys: Vec<StoreKey> = state.waiting.drain(..most).collect();
+        let reserve = self.budget.reserve();
+        let most = match next.order {
+            Order::Urgency => affordable.min(BATCH_MAX),
+            // Others wait for more urgent reasons.
+            Order::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
+        };
+        let ordinary_most = affordable.saturating_sub(reserve);
+        let keys = self
+            .queue
+            .take(next.lane, next.order, (most, ordinary_most));
         let deltas: Vec<Delta> = keys
             .into_iter()
             .filter_map(|key| self.freeze(here, key))
@@ -125,37 +196,35 @@ impl Rounds {
             let _ = self.budget.take(deltas.len() + CALL_COST, now);
         }
         // An idle lane takes them.
-        let _ = self.lane_mut(lane).book.freeze(deltas, now);
+        let _ = self.lane_mut(next.lane).book.freeze(deltas, now);
     }
 
     /// What is to be told of a key, which is in flight from now on; `None` if there is nothing.
     fn freeze(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Delta> {
         let now = here.now();
         let share = self.share_of(key);
+        let refund_due = self.refunds.due(key, now);
         let asked = here.subject(key);
         let even_share = asked.as_ref().and_then(|asked| self.even_share(asked));
         let tracked = self.keys.get_mut(&key)?;
-        tracked.waiting = false;
+        tracked.place = None;
         tracked.sent = now;
         if let Some(asked) = asked.as_ref().filter(|_| key.family == Family::Carried) {
             // Its callers may say something else every time.
             tracked.limit = asked.limit;
             tracked.terms = asked.terms();
         }
-        let nothing = Frozen {
-            cells: Cells::ZERO,
-            price: Span::ZERO,
-            tat: now,
-            at: now,
-            age: Span::ZERO,
-        };
         let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
-        let frozen = frozen.unwrap_or(nothing);
+        let frozen = frozen.unwrap_or_else(|| Frozen::nothing(now));
         let cells = frozen.cells;
         let price = tracked.price(frozen.price, share, frozen.tat, now);
         let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
         let gross = cells.plus(carried);
-        if gross == Cells::ZERO && price == Span::ZERO {
+        let charged = tracked.charged.min(gross);
+        tracked.charged = tracked.charged.less(charged);
+        // The answer may be wanted as such: news denied a check, or the share of an overdue key did.
+        let is_asked = std::mem::take(&mut tracked.ask) || tracked.overdue.is_some();
+        if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
             if let Some(asked) = &asked {
                 here.engine.land(asked, Trigger::EACH);
             }
@@ -163,6 +232,9 @@ impl Rounds {
             return None;
         }
         tracked.alone = None;
+        if let Some(overdue) = &mut tracked.overdue {
+            overdue.from = frozen.tat;
+        }
         tracked.demand.add(gross, now);
         // Said even by a pod that is not sure of its even share: others may be, and silent.
         match even_share.map(|share| tracked.used_and_told(&share, cells, now)) {
@@ -174,13 +246,22 @@ impl Rounds {
             None => tracked.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
         tracked.flight = Some(Flight {
-            frozen,
+            // The store's level, which this is compared with, has what is yet to be given back there.
+            frozen: Frozen {
+                tat: frozen.tat.after(refund_due.price),
+                ..frozen
+            },
             terms: tracked.terms,
+            charged,
             seat: asked
                 .as_ref()
                 .map_or(Seat::None, |asked| here.engine.seat(asked)),
             stale: false,
         });
+        let known = match &asked {
+            Some(asked) if tracked.answered => here.engine.known(asked, &frozen),
+            Some(_) | None => Known::assumed(&tracked.terms),
+        };
         let news_step = self.fleet.news_step;
         Some(Delta {
             key,
@@ -191,12 +272,14 @@ impl Rounds {
             age: frozen.age,
             share,
             live: std::mem::take(&mut tracked.announce),
+            known,
         })
     }
 
     /// A lane's call was answered.
     pub(super) fn lane_answered(&mut self, here: &Here<'_>, lane: Lane, reply: &Reply, trip: Trip) {
         let now = here.now();
+        self.note_refunds(here);
         self.lane_mut(lane).unanswered_since = None;
         let shard = self.shard(lane);
         self.links[shard].took(now.since(trip.sent));
@@ -247,6 +330,7 @@ impl Rounds {
         let Some(tracked) = self.keys.get_mut(&key) else {
             return; // let go of meanwhile
         };
+        tracked.overdue = None;
         if let Some(flight) = tracked.flight.take() {
             here.engine.release(flight.seat);
         }
@@ -256,8 +340,11 @@ impl Rounds {
     /// Takes in how a key stands.
     fn told(&mut self, here: &Here<'_>, delta: &Delta, told: Told, anchor: Nanos) {
         let (key, now) = (delta.key, here.now());
-        self.fleet.told(delta, told);
+        let flight = self.keys.get(&key).and_then(|tracked| tracked.flight);
+        let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
+        self.fleet.told(delta, charged, told);
         let terrain = self.terrain;
+        let refund_due = self.refunds.due(key, now);
         let (Some(tracked), Some(asked)) = (self.keys.get_mut(&key), here.subject(key)) else {
             self.landed_unseen(here, key);
             return;
@@ -270,21 +357,31 @@ impl Rounds {
             return;
         };
         tracked.flight = None;
+        tracked.answered = true;
         let answered = Answered {
             told,
             anchor,
             frozen: flight.frozen,
+            refund_due,
         };
         let (whole, room) = learn(tracked, &asked, told, (terrain.pods, now));
         let trigger = terrain.trigger(whole, room, tracked.weight);
+        let overdue = tracked.overdue.take();
+        let before = here.engine.tat_of(&asked);
+        self.before_answer(here, key);
         let wants = here.engine.fold(&asked, &answered, trigger);
+        self.after_answer(here, &asked, &answered);
+        let stays_overdue = overdue.is_some_and(|overdue| {
+            let state = (before, room == Cells::ZERO);
+            self.stay_overdue(here, &asked, overdue, state)
+        });
         if self.fleet.is_leaving() {
             let pending = here.engine.pending_of(&asked).unwrap_or(Cells::ZERO);
             if pending > Cells::ZERO {
-                self.wait_in_lane(key, now, Reason::Drain);
+                self.enqueue(here, key, Reason::Drain);
             }
-        } else if wants {
-            self.want(key, now, Reason::Trigger);
+        } else if wants && !stays_overdue {
+            self.want(here, key, Reason::Trigger);
         }
         self.look_again(key, now.after(self.age_max(&asked)));
     }
@@ -331,13 +428,21 @@ impl Rounds {
         }
     }
 
-    fn share_of(&self, key: StoreKey) -> Share {
+    pub(super) fn share_of(&self, key: StoreKey) -> Share {
         let weight = self
             .keys
             .get(&key)
             .map_or(Share::even(self.terrain.pods), |key| key.weight);
         Share::fallback(weight, self.terrain.pods)
     }
+}
+
+/// A batch that is to be frozen next.
+struct NextBatch {
+    lane: Lane,
+    order: Order,
+    /// What the budget must hold for it.
+    updates: usize,
 }
 
 /// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.

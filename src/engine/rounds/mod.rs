@@ -9,22 +9,28 @@
 
 mod blind;
 mod fleet;
+mod hearsay;
 mod keys;
 mod lanes;
+mod overdue;
+mod queue;
 mod refunds;
 mod tracked;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::admit::Asked;
 use super::{Engine, Snapshot};
 use crate::pure::sync::{
-    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Reply, Share, StoreKey, Take,
+    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Refund, Reply, Share, StoreKey,
     Terrain,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 use fleet::Fleet;
+use hearsay::Hearsay;
+use queue::SendQueue;
+use refunds::RefundQueue;
 use tracked::Tracked;
 
 pub use fleet::{Figures, Loss, Reason, ShardState};
@@ -58,7 +64,7 @@ pub struct Turn {
     /// A sign of life to send.
     pub beat: Option<Beat>,
     /// Refunded cells to give back in the store.
-    pub give_back: Vec<Take>,
+    pub give_back: Vec<Refund>,
 }
 
 /// When a call was sent and when its answer came.
@@ -90,9 +96,12 @@ pub struct Rounds {
     keys: HashMap<StoreKey, Box<Tracked>>,
     due: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
-    /// Refunded cells that the store is to be told of.
-    owed: BTreeMap<StoreKey, Cells>,
+    refunds: RefundQueue,
+    /// What other pods say of keys, as far as it matters.
+    hearsay: Hearsay,
     budget: Budget,
+    /// Keys that wait to be reported.
+    queue: SendQueue,
     fleet: Fleet,
     version: u64,
 }
@@ -101,9 +110,7 @@ pub struct Rounds {
 #[derive(Debug)]
 struct LaneState {
     book: LaneBook,
-    /// Keys that want the next round.
-    waiting: Vec<StoreKey>,
-    /// When it may begin.
+    /// When the next round may begin.
     opens: Nanos,
     under_way: UnderWay,
     /// The number of the last call: its answer is of that call's keys.
@@ -148,10 +155,10 @@ impl Rounds {
             accuracy: pace.accuracy,
             pods: 1,
         };
+        let hearsay = Hearsay::new(keys_max);
         let keys_max = (keys_max / TRACKED_PART).max(TRACKED_MIN);
         let lane = |lane| LaneState {
             book: LaneBook::new(lane).keeping(keys_max / usize::from(LANES)),
-            waiting: Vec::new(),
             opens: Nanos::default(),
             under_way: UnderWay::Nothing,
             called: 0,
@@ -167,8 +174,10 @@ impl Rounds {
             keys: HashMap::new(),
             due: BTreeSet::new(),
             keys_max,
-            owed: BTreeMap::new(),
+            refunds: RefundQueue::default(),
+            hearsay,
             budget: Budget::new(1),
+            queue: SendQueue::default(),
             fleet: Fleet::default(),
             version: 0,
         }
@@ -201,13 +210,20 @@ impl Rounds {
             self.due.pop_first();
             self.came_due(here, key);
         }
+        for (key, cells) in engine.charges.take() {
+            if let Some(tracked) = self.keys.get_mut(&key) {
+                tracked.charged = tracked.charged.plus(cells);
+            }
+        }
+        self.look_after_hearsay(here);
         self.links_changed(engine, moment.now);
         let beat = self.beat(moment.now);
-        if beat.is_some() {
+        if beat.is_some() && !self.fleet.is_prompted() {
             self.doubt_next();
         }
         // First: a busy key is at rest only now and then.
-        let give_back = self.refunds(here);
+        self.note_refunds(here);
+        let give_back = self.give_back(here);
         let turn = Turn {
             calls: self.calls(here),
             beat,
@@ -220,11 +236,17 @@ impl Rounds {
     /// When to take the next turn if nothing else happens.
     pub fn next_turn(&self, now: Nanos) -> Nanos {
         let due = self.due.first().map(|(at, _)| *at);
-        let lanes = self.lanes.iter().enumerate();
-        let lanes = lanes.filter_map(|(index, lane)| self.lane_opens(index, lane, now));
+        let lanes = Lane::all().zip(&self.lanes);
+        let lanes = lanes.filter_map(|(number, lane)| self.lane_opens(number, lane, now));
         let reachable = self.is_reachable(Lane::new(0));
         let beat = reachable.then(|| self.fleet.beat_at(now));
+        let affordable = self.affordable_at(now);
+        let refunds = self.refunds_open(now);
         let all = due.into_iter().chain(lanes).chain(beat);
+        let all = all
+            .chain(self.hearsay.next_at())
+            .chain(affordable)
+            .chain(refunds);
         // Something is always looked at again: a probe, a sign of life.
         all.min().unwrap_or_else(|| now.after(self.pace.interval))
     }
@@ -320,16 +342,19 @@ impl Rounds {
                 .get(&key)
                 .map_or(Cells::ZERO, |tracked| tracked.carry.gross);
             if pending.unwrap_or(Cells::ZERO).plus(carried) > Cells::ZERO {
-                self.wait_in_lane(key, moment.now, Reason::Drain);
+                self.enqueue(here, key, Reason::Drain);
             }
         }
     }
 
     /// Whether everything loud has been told, and the store has said so, as far as it can be reached.
     pub fn is_settled(&self) -> bool {
-        let idle = |lane: &LaneState| lane.book.is_idle() && lane.waiting.is_empty();
         let mut lanes = self.lanes.iter().zip(Lane::all());
-        lanes.all(|(state, lane)| idle(state) || !self.is_reachable(lane))
+        let reported = lanes.all(|(state, lane)| {
+            let idle = state.book.is_idle() && self.queue.is_empty_in(lane);
+            idle || !self.is_reachable(lane)
+        });
+        reported && self.refunds.is_settled(|key| self.is_reachable(key.lane()))
     }
 
     /// Whether the store can be told of what is in `lane`.

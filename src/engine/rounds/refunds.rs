@@ -1,68 +1,300 @@
 //! Cells that callers gave back: what of them the store has to hear.
 //!
 //! What this pod was silent of, the store does not know. The rest is given back there once nothing of the key is on its
-//! way: the store takes no more than it has. Other pods learn of it with their next round. While the store cannot be
-//! told, a refund stays with this pod: that can deny too much, never too little.
+//! way: the store takes no more than it has. Until then every answer of the store has those cells among the used ones, so
+//! a fold takes them off again. Other pods learn of a refund with their next round. While the store cannot be told, a
+//! refund stays with this pod: that can deny too much, never too little.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::tracked::Carry;
 use super::{Here, Rounds, Trip};
 use crate::engine::Engine;
-use crate::pure::sync::{StoreKey, Take, Told};
-use crate::pure::{Cells, Nanos};
+use crate::engine::admit::Asked;
+use crate::engine::refund::ToldCells;
+use crate::pure::rule::Consistency;
+use crate::pure::sync::{CALL_COST, Family, Refund, StoreKey, Terms, Told};
+use crate::pure::{Cells, Nanos, Span};
 
-impl Rounds {
-    /// What to give back in the store now.
-    pub(super) fn refunds(&mut self, here: &Here<'_>) -> Vec<Take> {
-        for (key, cells) in here.engine.refunds.drain() {
-            let told = self.spoken_of(here, key, cells);
-            let owed = self.owed.entry(key).or_default();
-            *owed = owed.plus(told);
+/// Keys with refunds that the store has not got yet. What comes beyond them stays with this pod.
+const REFUND_KEYS_MAX: usize = 16_384;
+/// Of what a pod may send now, refunds take at most one in so many parts: to report what was used comes first.
+const BUDGET_PART: usize = 2;
+/// News from before a refund may come so long after the store has answered it.
+const NEWS_LATE_MAX: Span = Span::seconds(1);
+/// What one refund costs the store, in key updates.
+const REFUND_COST: usize = 1 + CALL_COST;
+
+/// The refunds of all keys that the store has not got yet.
+#[derive(Debug, Default)]
+pub(super) struct RefundQueue {
+    keys: BTreeMap<StoreKey, KeyRefund>,
+    /// The key that was sent last: the next one's turn is next.
+    sent_last: Option<StoreKey>,
+    /// Whether some wait for the budget.
+    short_of_budget: bool,
+    /// Keys whose refund the store has answered, and when.
+    answered: BTreeMap<StoreKey, Nanos>,
+}
+
+/// The refunds of one key.
+#[derive(Clone, Copy, Debug)]
+struct KeyRefund {
+    /// What the key was counted under.
+    terms: Terms,
+    /// What is yet to be sent.
+    due: ToldCells,
+    /// What was sent and not answered yet, and when.
+    sent: Option<(ToldCells, Nanos)>,
+}
+
+impl ToldCells {
+    /// What is left of it at `now`: while its bucket was empty, its cells have drained.
+    fn netted(self, now: Nanos) -> Self {
+        Self {
+            price: self.price.less(now.since(self.tat)),
+            tat: self.tat.max(now),
+            ..self
         }
-        let on_its_way = |key: &StoreKey| {
-            let tracked = self.keys.get(key);
-            tracked.is_some_and(|key| key.flight.is_some() || key.carry != Carry::default())
-        };
-        let landed = self.owed.keys().filter(|key| !on_its_way(key));
-        let landed: Vec<StoreKey> = landed.copied().collect();
-        let given_back = landed.into_iter().filter_map(|key| {
-            let cost = self.owed.remove(&key)?;
-            let asked = here.subject(key)?;
-            let tellable = cost > Cells::ZERO && self.is_reachable(key.lane());
-            tellable.then(|| Take {
-                key,
-                terms: asked.terms(),
-                cost,
-            })
-        });
-        given_back.collect()
     }
 
-    /// The store gave cells back and said how the key stands since. What it said before may have undone the refund here.
-    pub fn given_back(&self, engine: &Engine, take: &Take, told: Told, trip: Trip) {
-        let snapshot = engine.snapshot();
-        let in_flight = self
-            .keys
-            .get(&take.key)
-            .is_some_and(|key| key.flight.is_some());
-        if let Some(asked) = engine
-            .subject(&snapshot, take.key, trip.back)
-            .filter(|_| !in_flight)
-        {
-            engine.lower(&asked, told, trip.anchor());
+    /// This and what was refunded later.
+    fn plus(self, later: Self) -> Self {
+        Self {
+            cells: self.cells.plus(later.cells),
+            price: self.price.plus(later.price),
+            ..later
         }
+    }
+}
+
+impl KeyRefund {
+    /// Notes what was refunded at `now`.
+    fn note(&mut self, told: ToldCells, now: Nanos) {
+        let same_window = |window: Span| self.due.unix.whole(window) == told.unix.whole(window);
+        self.due = match self.terms {
+            Terms::Level { .. } => self.due.netted(now).plus(told),
+            Terms::Window { window, .. } if same_window(window) => self.due.plus(told),
+            Terms::Window { .. } => told, // the other window is over
+        };
+    }
+}
+
+impl RefundQueue {
+    /// What the store says of a key is too high at `now` by this: it has yet to be told.
+    pub(super) fn due(&self, key: StoreKey, now: Nanos) -> ToldCells {
+        let refund = self.keys.get(&key);
+        refund.map_or_else(ToldCells::default, |refund| refund.due.netted(now))
+    }
+
+    /// By how much what other pods say of a key's level may be too high; for windows, by how many cells.
+    pub(super) fn unsettled(&self, key: StoreKey, now: Nanos) -> (Span, Cells) {
+        let Some(refund) = self.keys.get(&key) else {
+            return (Span::ZERO, Cells::ZERO);
+        };
+        let (sent, _) = refund.sent.unwrap_or_default();
+        let (due, sent) = (refund.due.netted(now), sent.netted(now));
+        (due.price.plus(sent.price), due.cells.plus(sent.cells))
+    }
+
+    /// Whether news that a key is full may be from before its refund.
+    pub(super) fn outdates_news(&self, key: StoreKey, now: Nanos) -> bool {
+        let answered = self.answered.get(&key);
+        answered.is_some_and(|at| now.since(*at) < NEWS_LATE_MAX)
+    }
+
+    /// Notes that the store has given back what was refunded of a key.
+    fn note_answered(&mut self, key: StoreKey, now: Nanos) {
+        if self.answered.len() >= REFUND_KEYS_MAX {
+            self.answered.retain(|_, at| now.since(*at) < NEWS_LATE_MAX);
+        }
+        if self.answered.len() < REFUND_KEYS_MAX {
+            self.answered.insert(key, now);
+        }
+    }
+
+    /// Forgets the refunds of a key: nothing of it is used any more.
+    pub(super) fn forget(&mut self, key: StoreKey) {
+        self.keys.remove(&key);
+    }
+
+    /// Whether nothing has to be sent that may be.
+    pub(super) fn is_settled(&self, may_be_sent: impl Fn(StoreKey) -> bool) -> bool {
+        let mut keys = self.keys.iter();
+        keys.all(|(key, refund)| refund.due.cells == Cells::ZERO || !may_be_sent(*key))
+    }
+
+    fn note(&mut self, asked: &Asked<'_>, told: ToldCells, now: Nanos) {
+        let (key, terms) = (asked.store_key(), asked.terms());
+        let is_full = self.keys.len() >= REFUND_KEYS_MAX && !self.keys.contains_key(&key);
+        if told.cells == Cells::ZERO || is_full {
+            return;
+        }
+        let refund = self.keys.entry(key).or_insert(KeyRefund {
+            terms,
+            due: ToldCells::default(),
+            sent: None,
+        });
+        if key.family != Family::Carried && refund.terms != terms {
+            // On another scale it is not known what it is worth.
+            (refund.terms, refund.due) = (terms, ToldCells::default());
+        }
+        refund.terms = terms;
+        refund.note(told, now);
+    }
+
+    /// The keys in the order of their turn.
+    fn in_turn(&self) -> Vec<StoreKey> {
+        let keys = |range| {
+            let waiting =
+                |refund: &KeyRefund| refund.sent.is_none() && refund.due.cells > Cells::ZERO;
+            let keys = self
+                .keys
+                .range::<StoreKey, (Bound<StoreKey>, Bound<StoreKey>)>(range);
+            keys.filter(move |(_, refund)| waiting(refund))
+                .map(|(key, _)| *key)
+        };
+        match self.sent_last {
+            Some(last) => keys((Bound::Excluded(last), Bound::Unbounded))
+                .chain(keys((Bound::Unbounded, Bound::Included(last))))
+                .collect(),
+            None => keys((Bound::Unbounded, Bound::Unbounded)).collect(),
+        }
+    }
+
+    /// What is due of a key, which is on its way from now on.
+    fn send(&mut self, asked: Option<&Asked<'_>>, key: StoreKey, now: Nanos) -> Option<Refund> {
+        let refund = self.keys.get_mut(&key)?;
+        let due = std::mem::take(&mut refund.due).netted(now);
+        let same_scale =
+            |asked: &&Asked<'_>| key.family == Family::Carried || asked.terms() == refund.terms;
+        let sent = asked.filter(same_scale).and_then(|asked| {
+            let age = asked.moment.unix.less(due.unix);
+            let is_gone = match refund.terms {
+                Terms::Level { .. } => due.price == Span::ZERO,
+                Terms::Window { window, .. } => age > window,
+            };
+            (!is_gone).then(|| Refund {
+                key,
+                terms: asked.terms(),
+                cells: due.cells,
+                price: due.price,
+                age,
+            })
+        });
+        match sent {
+            Some(_) => refund.sent = Some((due, now)),
+            None => self.forget(key),
+        }
+        sent
+    }
+}
+
+impl Rounds {
+    /// Notes what callers gave back since the last time.
+    pub(super) fn note_refunds(&mut self, here: &Here<'_>) {
+        for (key, told) in here.engine.refunds.drain() {
+            if let Some(asked) = here.subject(key) {
+                let told = self.spoken_of(&asked, told);
+                self.refunds.note(&asked, told, here.now());
+                self.lower_overdue(here.engine, &asked);
+            }
+        }
+    }
+
+    /// What to give back in the store now.
+    pub(super) fn give_back(&mut self, here: &Here<'_>) -> Vec<Refund> {
+        let now = here.now();
+        self.refunds.short_of_budget = false;
+        let mut affordable = self.budget.available(now) / BUDGET_PART / REFUND_COST;
+        let mut given_back = Vec::new();
+        for key in self.refunds.in_turn() {
+            let tracked = self.keys.get(&key);
+            if tracked.is_some_and(|key| key.flight.is_some() || key.carry != Carry::default()) {
+                continue; // a part of it is on its way
+            }
+            if !self.is_reachable(key.lane()) {
+                self.refunds.forget(key);
+                continue;
+            }
+            if affordable == 0 {
+                self.refunds.short_of_budget = true;
+                break;
+            }
+            if let Some(refund) = self.refunds.send(here.subject(key).as_ref(), key, now) {
+                let _ = self.budget.take(REFUND_COST, now);
+                affordable -= 1;
+                self.refunds.sent_last = Some(key);
+                given_back.push(refund);
+            }
+        }
+        given_back
+    }
+
+    /// When refunds that wait for the budget can be sent.
+    pub(super) fn refunds_open(&self, now: Nanos) -> Option<Nanos> {
+        let cost = REFUND_COST.saturating_mul(BUDGET_PART);
+        let short = self.refunds.short_of_budget;
+        short.then(|| self.budget.next_at(cost, now))
+    }
+
+    /// The store gave cells back and said how the key stands since.
+    pub fn given_back(&mut self, engine: &Engine, refund: &Refund, told: Told, trip: Trip) {
+        let key = refund.key;
+        let sent = self.end_refund(key);
+        self.refunds.note_answered(key, trip.back.now);
+        // Of what was put in a batch since, nobody knows whether that level has it.
+        let is_newer = |sent: Nanos| self.keys.get(&key).is_none_or(|key| key.sent < sent);
+        let snapshot = engine.snapshot();
+        let Some(asked) = engine.subject(&snapshot, key, trip.back) else {
+            return;
+        };
+        let is_strict = asked.rule.spec.consistency == Consistency::Strict;
+        // Of what this pod uses in silence, the store's level has nothing.
+        let is_loud = self.keys.get(&key).is_some_and(|key| key.is_loud());
+        let is_silent = self.even_share(&asked).is_some() && !is_loud;
+        if sent.map_or(is_strict, is_newer) && !is_silent {
+            let due = self.refunds.due(key, trip.back.now);
+            engine.fold_refund(&asked, told, trip.anchor(), due.price);
+            self.lower_overdue(engine, &asked);
+        }
+    }
+
+    /// The store did not give cells back, or did not say so. `jitter` is any random number.
+    pub fn not_given_back(&mut self, engine: &Engine, key: StoreKey, now: Nanos, jitter: u64) {
+        let _ = self.end_refund(key);
+        self.unanswered(engine, key.lane(), now, jitter);
+    }
+
+    /// A refund is no longer on its way. When it was sent, if it was one of a caller's.
+    fn end_refund(&mut self, key: StoreKey) -> Option<Nanos> {
+        let refund = self.refunds.keys.get_mut(&key)?;
+        let (_, sent) = refund.sent.take()?;
+        if refund.due.cells == Cells::ZERO {
+            self.refunds.forget(key);
+        }
+        Some(sent)
     }
 
     /// Those of a key's refunded cells that this pod was not silent of. The others are free again in its even share.
-    fn spoken_of(&mut self, here: &Here<'_>, key: StoreKey, cells: Cells) -> Cells {
-        let now = here.now();
-        let allowance = here.subject(key).and_then(|asked| self.even_share(&asked));
+    fn spoken_of(&mut self, asked: &Asked<'_>, told: ToldCells) -> ToldCells {
+        let (key, now) = (asked.store_key(), asked.moment.now);
+        if self.is_full(key) {
+            return ToldCells::default(); // no more keys can be told, so it was not
+        }
+        let allowance = self.even_share(asked);
         let tracked = self.keys.get_mut(&key).filter(|tracked| !tracked.is_loud());
         let (Some(allowance), Some(tracked)) = (allowance, tracked) else {
-            return cells;
+            return told;
         };
-        let silent = tracked.in_use(&allowance, now).min(cells);
+        let silent = tracked.in_use(&allowance, now).min(told.cells);
         let even: Nanos = tracked.even.before(allowance.interval.times(silent));
         tracked.even = even.max(now);
-        cells.less(silent)
+        ToldCells {
+            cells: told.cells.less(silent),
+            price: told.price.less(asked.limit.interval().times(silent)),
+            ..told
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
 
 use super::fleet::Reason;
+use super::overdue::Overdue;
+use super::queue::Place;
 use crate::engine::collect::{Frozen, Seat};
 use crate::pure::sync::{Allowance, Demand, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
@@ -29,10 +31,18 @@ pub(super) struct Tracked {
     pub(super) due: Nanos,
     /// Why it wants a round that it has to wait for.
     pub(super) postponed: Option<Reason>,
-    /// Whether it waits in its lane.
-    pub(super) waiting: bool,
+    /// Its place among the keys that wait to be reported.
+    pub(super) place: Option<Place>,
+    /// Set while it cannot be reported in time.
+    pub(super) overdue: Option<Overdue>,
+    /// Whether the store is to say how it stands, even if there is nothing to tell.
+    pub(super) ask: bool,
+    /// Whether the store has said how it stands.
+    pub(super) answered: bool,
     /// Cells that were collected and are yet to be told.
     pub(super) carry: Carry,
+    /// Those cells yet to be told, here and in the bucket, that were charged although they were denied.
+    pub(super) charged: Cells,
     pub(super) demand: Demand,
     pub(super) weight: Share,
     /// How it stood when its lane became blind.
@@ -46,6 +56,8 @@ pub(super) struct Tracked {
 pub(super) struct Flight {
     pub(super) frozen: Frozen,
     pub(super) terms: Terms,
+    /// Those of its cells that were charged although they were denied.
+    pub(super) charged: Cells,
     /// Where its bucket is.
     pub(super) seat: Seat,
     /// Whether the key was reset meanwhile: the answer is not of what it is now.
@@ -89,8 +101,12 @@ impl Tracked {
             sent: Nanos::default(),
             due: Nanos::default(),
             postponed: None,
-            waiting: false,
+            place: None,
+            overdue: None,
+            ask: false,
+            answered: false,
             carry: Carry::default(),
+            charged: Cells::ZERO,
             demand: Demand::default(),
             weight,
             alone: None,
@@ -146,12 +162,13 @@ impl Tracked {
 
     /// Whether nothing of it is between its bucket and the store.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.flight.is_none() && !self.waiting && self.carry == Carry::default()
+        self.flight.is_none() && self.place.is_none() && self.carry == Carry::default()
     }
 
     /// What cells that cost `price` when they were admitted cost now, and what is carried with them: all of it, or, after
     /// the store was cut off, what of it has not drained. A pod that grants its share owns that share of its bucket, whose `tat` has moved on from where
-    /// the store knew it to be, or from now on if that has drained too.
+    /// the store knew it to be, or from now on if that has drained too. Of an overdue key the same holds for what was
+    /// admitted since it is granted by share; what is carried was admitted before and costs all of its price.
     pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
         let whole = price.plus(self.carry.price);
         match self.alone {
@@ -159,10 +176,24 @@ impl Tracked {
                 told,
                 cut_off: true,
             }) => {
-                let filled = tat.since(told.max(now)).min(self.limit.capacity());
+                // Admissions fill a bucket to its capacity, charges beyond that.
+                let fill_max = match self.charged {
+                    Cells::ZERO => self.limit.capacity(),
+                    _ => self.terms.level_max(),
+                };
+                let filled = tat.since(told.max(now)).min(fill_max);
                 whole.min(share.of_span(filled))
             }
-            Some(Alone { cut_off: false, .. }) | None => whole,
+            Some(Alone { cut_off: false, .. }) | None => match self.overdue {
+                Some(overdue) => {
+                    // What was charged although it was denied was used, whoever grants what.
+                    let charged = self.limit.interval().times(self.charged).min(price);
+                    let by_share = overdue.price(&self.limit, tat, now);
+                    let admitted = price.less(charged).min(by_share);
+                    self.carry.price.plus(charged).plus(admitted)
+                }
+                None => whole,
+            },
         }
     }
 }
@@ -171,6 +202,7 @@ impl Tracked {
 mod tests {
     use super::*;
     use crate::pure::Unit;
+    use crate::pure::sync::ShareCode;
 
     const NOW: Nanos = Nanos::new(100_000_000_000);
 
@@ -223,8 +255,42 @@ mod tests {
         );
     }
 
+    /// What the same 50 cells cost if they were admitted since the pod grants a quarter of the key, which the store knew
+    /// to be empty; so many of them were charged although they were denied.
+    fn overdue_price(charged: u64, ends: u64) -> u64 {
+        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
+        let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
+        let tracked = Tracked {
+            overdue: Some(Overdue { share, from }),
+            charged: Cells::new(charged),
+            ..Tracked::new(limit, Terms::level(&limit), Share::even(4), NOW)
+        };
+        let price = tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
+        price.get() / 1_000_000
+    }
+
+    #[test]
+    fn an_overdue_key_bills_its_share_of_the_fill_and_all_that_was_charged() {
+        assert_eq!(overdue_price(0, 800), 200);
+        assert_eq!(overdue_price(0, 0), 0, "all of it has drained");
+        assert_eq!(overdue_price(20, 0), 200, "what was charged was used");
+        assert_eq!(overdue_price(50, 800), 500);
+    }
+
     #[test]
     fn it_bills_no_more_than_it_admitted_and_no_more_than_its_share() {
         assert_eq!(price(cut_off(NOW), 60_000), 250);
+    }
+
+    #[test]
+    fn what_was_charged_beyond_capacity_is_billed_too() {
+        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
+        let tracked = Tracked {
+            alone: cut_off(NOW),
+            charged: Cells::new(25),
+            ..Tracked::new(limit, Terms::charging(&limit), Share::even(4), NOW)
+        };
+        let price = |ends| tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
+        assert_eq!([1_600, 60_000].map(price), [ms(400), ms(500)]);
     }
 }

@@ -53,6 +53,13 @@ impl State {
         }
     }
 
+    /// Gives back cells of the window of `unix`, and says how many.
+    pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
+        let before = self.count;
+        self.give_back(limit, unix, cost);
+        before.less(self.count)
+    }
+
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {
         let (place, count) = self.seen(from, unix);
         *self = Self {

@@ -60,6 +60,36 @@ pub fn decide(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> (Nanos, Sta
     (next, standing)
 }
 
+/// The TAT after `cost` cells that were denied are charged all the same, and how many of them are booked: at most one
+/// burst at a time, and whole cells as long as the level stays within `level_max`.
+///
+/// ```
+/// use tidegate::pure::{Cells, Limit, LimitFault, Nanos, Span, Unit, algorithm::gcra};
+/// let limit = Limit::new(1_000, Unit::Minute, 1, None)?;
+/// let now = Nanos::new(5);
+/// let charge = |level, cost| {
+///     let tat = now.after(Span::seconds(level));
+///     gcra::charge(&limit, Span::seconds(120), tat, now, Cells::new(cost))
+/// };
+/// assert_eq!(charge(36, 600), (now.after(Span::seconds(72)), Cells::new(600)));
+/// assert_eq!(charge(36, 5_000), (now.after(Span::seconds(96)), Cells::new(1_000)));
+/// assert_eq!(charge(108, 600), (now.after(Span::seconds(120)), Cells::new(200)));
+/// # Ok::<(), LimitFault>(())
+/// ```
+pub fn charge(
+    limit: &Limit,
+    level_max: Span,
+    tat: Nanos,
+    now: Nanos,
+    cost: Cells,
+) -> (Nanos, Cells) {
+    let level = level(tat, now);
+    let room = level_max.less(level).whole(limit.interval());
+    let booked = cost.min(limit.burst()).min(room);
+    let after = level.plus(limit.interval().times(booked));
+    (now.after(after), booked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -108,8 +108,8 @@ impl State {
         self.entries.retain(|entry| entry.cells > Cells::ZERO);
     }
 
-    /// Takes cells out, the newest first: those would have stayed longest.
-    pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+    /// Takes cells out, the newest first: those would have stayed longest. Says how many.
+    pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
         let at = self.at(limit, unix);
         self.entries.retain(|entry| in_sight(limit, at, entry));
         let mut left = cost;
@@ -119,6 +119,7 @@ impl State {
             left = left.less(taken);
         }
         self.entries.retain(|entry| entry.cells > Cells::ZERO);
+        cost.less(left)
     }
 
     /// Counts are scaled from the newest on, rounded up in sum: whatever has left by then, what is in sight is never

@@ -107,6 +107,13 @@ impl State {
         }
     }
 
+    /// Gives back cells of the window of `unix`, and says how many.
+    pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
+        let before = self.current.plus(self.previous);
+        self.give_back(limit, unix, cost);
+        before.less(self.current.plus(self.previous))
+    }
+
     /// With the same window both counts go over, rounded up together: rounded each, they could add two cells. With
     /// another one the estimate goes over as the new current count.
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {

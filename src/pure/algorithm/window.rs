@@ -121,7 +121,8 @@ impl WindowState {
         }
     }
 
-    /// Gives back `cost` cells, whenever they were admitted: as many as are counted in the window of `unix`.
+    /// Gives back `cost` cells, whenever they were admitted: as many as are counted in the window of `unix`. Answers how
+    /// many that were.
     ///
     /// ```
     /// use tidegate::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -131,15 +132,15 @@ impl WindowState {
     ///     state.decide(&limit, Span::seconds(7), Cells::new(3));
     ///     state.refund(&limit, Span::seconds(9), Cells::new(2));
     ///     assert_eq!(state.look(&limit, Span::seconds(9), Cells::ZERO).remaining, Cells::new(2));
-    ///     state.refund(&limit, Span::seconds(9), Cells::new(9));
+    ///     assert_eq!(state.refund(&limit, Span::seconds(9), Cells::new(9)), Cells::ONE);
     ///     assert_eq!(state.look(&limit, Span::seconds(9), Cells::ZERO).remaining, Cells::new(3));
     /// }
     /// # Ok::<(), LimitFault>(())
     /// ```
-    pub fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) {
+    pub fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
         match self {
-            Self::Fixed(state) => state.give_back(limit, unix, cost),
-            Self::Sliding(state) => state.give_back(limit, unix, cost),
+            Self::Fixed(state) => state.refund(limit, unix, cost),
+            Self::Sliding(state) => state.refund(limit, unix, cost),
             Self::Log(state) => state.refund(limit, unix, cost),
         }
     }

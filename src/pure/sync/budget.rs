@@ -90,6 +90,31 @@ impl Budget {
         taken
     }
 
+    /// What is kept for keys that are urgent, in updates: a quarter of what it holds when full.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Budget;
+    /// assert_eq!(Budget::new(100).reserve(), 25);
+    /// assert_eq!(Budget::new(1).reserve(), 1_250);
+    /// ```
+    pub fn reserve(&self) -> usize {
+        let updates = self.capacity().whole(self.update).get();
+        usize::try_from(updates >> 2).unwrap_or(usize::MAX)
+    }
+
+    /// How long it takes until so many updates have been sent, if each waits for its turn.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Budget;
+    /// use tidegate::pure::{Nanos, Span};
+    /// let budget = Budget::new(100); // 500 updates a second, 100 of them at once
+    /// assert_eq!(budget.wait_for(100, Nanos::new(0)), Span::ZERO);
+    /// assert_eq!(budget.wait_for(600, Nanos::new(0)), Span::seconds(1));
+    /// ```
+    pub fn wait_for(&self, updates: usize, now: Nanos) -> Span {
+        self.price(updates).less(self.room(now))
+    }
+
     /// When [`Self::take`] of so many will succeed, if nothing else is taken before.
     ///
     /// ```

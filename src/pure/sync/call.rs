@@ -13,6 +13,8 @@ pub const BATCH_MAX: usize = 100;
 const DEBT_MAX: Span = Span::seconds(60);
 /// The longest debt that rare news is a reason for.
 const DEBT_HEARD_MAX: Span = Span::seconds(2);
+/// Of a key that a pod knows nothing of, so much of its limit is taken for used where its value in the store is spoilt.
+const ASSUMED_MAX: Span = Span::seconds(60);
 /// What a level must have grown by to be news, as long as there is not too much of it.
 pub const NEWS_STEP: Span = Span::nanos(20_000_000);
 
@@ -105,7 +107,26 @@ impl Terms {
         }
     }
 
-    /// The same, where pods hear of a level only every `news_step`: what they admit meanwhile is booked too.
+    /// A bucket of `limit` whose rule charges what it denies. Its debt is at most one burst, however long that takes to
+    /// drain: a day's budget is repaid in days.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::Terms;
+    /// use tidegate::pure::{Limit, LimitFault, Span, Unit};
+    /// let limit = Limit::new(1_000_000, Unit::Day, 1, None)?;
+    /// assert_eq!(Terms::charging(&limit).level_max(), Span::seconds(2 * 86_400));
+    /// assert_eq!(Terms::level(&limit).level_max(), Span::seconds(86_400 + 60));
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    pub fn charging(limit: &Limit) -> Self {
+        Self::Level {
+            interval: limit.interval(),
+            capacity: limit.capacity(),
+            debt_max: limit.capacity().max(limit.interval()),
+        }
+    }
+
+    /// These terms where pods hear of a level only every `news_step`: what they admit meanwhile is booked too.
     ///
     /// ```
     /// use tidegate::pure::sync::Terms;
@@ -181,6 +202,59 @@ pub struct Delta {
     pub share: Share,
     /// Whether the other pods are to report this key too.
     pub live: bool,
+    /// How full the key is without this delta, as far as this pod knows: a value that is no value of ours starts again
+    /// there.
+    pub known: Known,
+}
+
+/// How full a key is, as far as a pod knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// A bucket's level ...
+    pub level: Span,
+    /// ... or the cells of the present window.
+    pub cells: Cells,
+}
+
+impl Known {
+    /// What a pod that knows nothing of a key has to assume: that it is full, but no longer than a minute.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::{Known, Terms};
+    /// use tidegate::pure::{Cells, Limit, Span, Unit};
+    /// let limit = |unit| Limit::new(100, unit, 1, None).expect("sound");
+    /// assert_eq!(Known::assumed(&Terms::level(&limit(Unit::Second))).level, Span::seconds(1));
+    /// assert_eq!(Known::assumed(&Terms::level(&limit(Unit::Hour))).level, Span::seconds(60));
+    /// assert_eq!(Known::assumed(&Terms::window(&limit(Unit::Minute))).cells, Cells::new(100));
+    /// assert_eq!(Known::assumed(&Terms::window(&limit(Unit::Hour))).cells, Cells::new(2));
+    /// ```
+    pub fn assumed(terms: &Terms) -> Self {
+        match terms {
+            Terms::Level { capacity, .. } => Self {
+                level: (*capacity).min(ASSUMED_MAX),
+                cells: Cells::ZERO,
+            },
+            Terms::Window {
+                window, requests, ..
+            } => Self {
+                level: Span::ZERO,
+                cells: Share::of(ASSUMED_MAX.get(), window.get()).of_cells(*requests),
+            },
+        }
+    }
+
+    /// The same so much later.
+    #[must_use]
+    fn later(self, elapsed: Span, terms: &Terms) -> Self {
+        match terms {
+            Terms::Level { .. } => Self {
+                level: self.level.less(elapsed),
+                ..self
+            },
+            Terms::Window { window, .. } if elapsed >= *window => Self::default(),
+            Terms::Window { .. } => self,
+        }
+    }
 }
 
 impl Delta {
@@ -188,7 +262,7 @@ impl Delta {
     /// What was admitted stays admitted: `gross` and `billed` do not change.
     ///
     /// ```
-    /// use tidegate::pure::sync::{Delta, Family, Share, StoreKey, Terms};
+    /// use tidegate::pure::sync::{Delta, Family, Known, Share, StoreKey, Terms};
     /// use tidegate::pure::{Cells, Span};
     /// let delta = Delta {
     ///     key: StoreKey { family: Family::Level, rule: 1, name: 2 },
@@ -199,6 +273,7 @@ impl Delta {
     ///     age: Span::ZERO,
     ///     share: Share::even(4),
     ///     live: false,
+    ///     known: Known::default(),
     /// };
     /// let later = delta.netted(Span::nanos(400));
     /// assert_eq!((later.price, later.gross), (Span::nanos(400), Cells::new(5)));
@@ -213,6 +288,7 @@ impl Delta {
         Self {
             price,
             age: self.age.plus(elapsed),
+            known: self.known.later(elapsed, &self.terms),
             ..self
         }
     }
@@ -322,6 +398,46 @@ pub struct Take {
     pub terms: Terms,
     /// How many cells.
     pub cost: Cells,
+    /// Whether cells that are not there are charged all the same, as debt.
+    pub charge: bool,
+}
+
+/// Cells that callers gave back, to be given back in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refund {
+    /// Of which key.
+    pub key: StoreKey,
+    /// What it is counted under.
+    pub terms: Terms,
+    /// How many cells.
+    pub cells: Cells,
+    /// By how much a level falls: less than the cells cost where a part of them had drained.
+    pub price: Span,
+    /// How long ago they were refunded; the store picks their window by it.
+    pub age: Span,
+}
+
+impl From<&Take> for Refund {
+    /// All that was taken, just now.
+    fn from(take: &Take) -> Self {
+        Self {
+            key: take.key,
+            terms: take.terms,
+            cells: take.cost,
+            price: take.price(),
+            age: Span::ZERO,
+        }
+    }
+}
+
+impl Take {
+    /// What its cells cost; nothing where windows count them.
+    pub const fn price(&self) -> Span {
+        match self.terms {
+            Terms::Level { interval, .. } => interval.times(self.cost),
+            Terms::Window { .. } => Span::ZERO,
+        }
+    }
 }
 
 /// The decision.

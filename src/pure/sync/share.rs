@@ -13,6 +13,7 @@
 //! assert_eq!(share.price(Span::nanos(70)), Span::nanos(160));
 //! ```
 
+use super::trigger::Trigger;
 use crate::pure::time::scale_up;
 use crate::pure::{Cells, Nanos, Span};
 
@@ -134,6 +135,51 @@ impl Share {
 
     fn clamped(parts: u128) -> Self {
         Self(u32::try_from(parts).unwrap_or(PARTS).min(PARTS))
+    }
+}
+
+/// A share in seven bits: a bucket has no room for more. What a cell costs, in eighths of its price, rounded up: the share
+/// is at most the one that was asked for, and at least eight ninths of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareCode(Trigger);
+
+/// Prices are kept in so many parts of one.
+const PRICE_PARTS: u64 = 8;
+
+impl ShareCode {
+    /// The greatest share that can be kept and is at most `share`, or else the least there is.
+    ///
+    /// ```
+    /// use tidegate::pure::sync::{Share, ShareCode};
+    /// assert_eq!(ShareCode::at_most(Share::WHOLE).share(), Share::WHOLE);
+    /// assert_eq!(ShareCode::at_most(Share::even(4)).share(), Share::even(4));
+    /// assert_eq!(ShareCode::at_most(Share::even(100)).share(), Share::even(104));
+    /// ```
+    pub fn at_most(share: Share) -> Self {
+        let price = scale_up(PRICE_PARTS, u64::from(share.0.max(1)), u64::from(PARTS));
+        let kept = Trigger::at(Cells::new(price));
+        match kept.cells() {
+            Some(cells) if cells.get() < price && kept.code() < u8::MAX >> 1 => {
+                Self(Trigger::of_code(kept.code().saturating_add(1)))
+            }
+            Some(_) | None => Self(kept),
+        }
+    }
+
+    /// The one that is kept as `code`.
+    pub const fn of_code(code: u8) -> Self {
+        Self(Trigger::of_code(code))
+    }
+
+    /// What it is kept as: seven bits.
+    pub const fn code(self) -> u8 {
+        self.0.code()
+    }
+
+    /// The share it stands for.
+    pub fn share(self) -> Share {
+        let price = self.0.cells().unwrap_or(Cells::ONE).get();
+        Share::of(PRICE_PARTS, price).max(Share::LEAST)
     }
 }
 

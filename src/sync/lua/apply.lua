@@ -14,19 +14,24 @@ local sequence, gross, record_sound = record_of(values[1])
 local applied = next_sequence > 0 and sequence == previous_sequence
 local repaired = record_sound and 0 or 1
 
--- `MGET` shows a value of another type as missing.
+-- `MGET` shows a value of another type as missing: it is no value of ours either.
 local missing = {}
 for at = 1, #KEYS do
   if not values[at] then
     missing[#missing + 1] = KEYS[at]
   end
 end
-if applied and #missing > 0 then
-  repaired = repaired + call('EXISTS', unpack(missing))
+if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
+  for at = 1, #KEYS do
+    if not values[at] and call('EXISTS', KEYS[at]) == 1 then
+      values[at] = ''
+      repaired = at == 1 and 1 or repaired
+    end
+  end
 end
 
-local function apply_level(key, value, family, flags, cells, price, interval, capacity, debt_max)
-  local level, demand, demand_at, published, live, sound = level_of(value, family, capacity, debt_max)
+local function apply_level(key, value, family, flags, cells, price, interval, capacity, debt_max, known)
+  local level, demand, demand_at, published, live, sound = level_of(value, family, capacity, debt_max, known)
   local capped = 0
   if applied then
     if not sound then
@@ -49,8 +54,8 @@ local function apply_level(key, value, family, flags, cells, price, interval, ca
   return pack('<I8I8I8B', level, demand, 0, capped)
 end
 
-local function apply_window(key, value, billed, window, requests, age)
-  local index, current, previous, told, left, at, sound = window_of(value, window)
+local function apply_window(key, value, billed, window, requests, age, known)
+  local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
   if applied then
     if not sound then
       repaired = repaired + 1
@@ -68,13 +73,13 @@ end
 
 local answers, position, booked = {}, 1, 0
 for at = 2, #KEYS do
-  local family, flags, cells, a, b, c, d
-  family, flags, cells, a, b, c, d, position = unpack_from(DELTA, deltas, position)
+  local family, flags, cells, a, b, c, d, known
+  family, flags, cells, a, b, c, d, known, position = unpack_from(DELTA, deltas, position)
   booked = booked + cells
   if family == FAMILY_WINDOW then
-    answers[at - 1] = apply_window(KEYS[at], values[at], a, b, c, d)
+    answers[at - 1] = apply_window(KEYS[at], values[at], a, b, c, d, known)
   else
-    answers[at - 1] = apply_level(KEYS[at], values[at], family, flags, cells, a, b, c, d)
+    answers[at - 1] = apply_level(KEYS[at], values[at], family, flags, cells, a, b, c, d, known)
   end
 end
 

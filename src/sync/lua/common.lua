@@ -34,10 +34,11 @@ local RECORD, RECORD_LENGTH = '<I8I8', 16
 local LEVEL, LEVEL_LENGTH = '<I8I8I8I8I8I8', 48
 -- window, index, current, previous, told
 local WINDOW, WINDOW_LENGTH = '<I8I8I8I8I8', 40
--- family, flags, gross, then of a level: price, interval, capacity, debt_max; of windows: billed, window, requests, age
-local DELTA = '<BBI8I8I8I8I8'
+-- family, flags, gross, then of a level: price, interval, capacity, debt_max, known; of windows: billed, window, requests,
+-- age, known. A value that is no value of ours starts again at what the pod knows.
+local DELTA = '<BBI8I8I8I8I8I8'
 local FAMILY_LEVEL, FAMILY_WINDOW = 0, 2
-local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK = 1, 2, 4
+local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
 
 local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
 
@@ -81,18 +82,19 @@ local function record_of(value)
   return 0, 0, false
 end
 
--- A level as it stands now, seen on the scale of `capacity`, and whether it was sound.
-local function level_of(value, family, capacity, debt_max)
+-- A level as it stands now, seen on the scale of `capacity`, and whether it was sound. One that is not is what the pod
+-- knows, without debt.
+local function level_of(value, family, capacity, debt_max, known)
   if not value then
     return 0, 0, now, 0, 0, true
   end
   if #value ~= LEVEL_LENGTH then
-    return 0, 0, now, 0, 0, false
+    return min(known, capacity), 0, now, 0, 0, false
   end
   local tat, scale, demand, demand_at, published, live = unpack_from(LEVEL, value)
   if tat >= NUMBER_MAX or scale >= NUMBER_MAX or demand >= NUMBER_MAX or demand_at >= NUMBER_MAX
     or published >= NUMBER_MAX or live >= NUMBER_MAX then
-    return 0, 0, now, 0, 0, false
+    return min(known, capacity), 0, now, 0, 0, false
   end
   local level = tat > now and tat - now or 0
   if scale ~= capacity and scale > 0 and family == FAMILY_LEVEL then
@@ -130,8 +132,9 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
--- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound.
-local function window_of(value, window)
+-- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound. Those
+-- that are not have the cells that the pod knows.
+local function window_of(value, window, requests, known)
   local index, sound = floor(now / window), not value
   if value and #value == WINDOW_LENGTH then
     local length, stored, current, previous, told = unpack_from(WINDOW, value)
@@ -149,7 +152,7 @@ local function window_of(value, window)
       end
     end
   end
-  return index, 0, 0, 0, (index + 1) * window - now, now, sound
+  return index, sound and 0 or min(known, requests), 0, 0, (index + 1) * window - now, now, sound
 end
 
 -- Keeps windows, and tells once that one is full.

@@ -1,36 +1,58 @@
--- Decides one check here and now: takes its cells if all of them are there. Or gives cells back that were taken.
+-- Decides one check here and now: takes its cells if all of them are there. Or gives cells back that were taken. With
+-- `FLAG_CHARGE` cells that are not there are charged all the same: counted in the window, or booked as debt.
 -- A pod's books are of what it tells, not of what it takes: they are not touched.
 --
 -- KEYS: the key.
 -- ARGV: the command to publish with; its channel; the cells as a delta, packed.
 -- Answers: taken, and three numbers and flags, packed, as `apply.lua` has them.
 
-local family, flags, cells, a, b, c, d = unpack_from(DELTA, ARGV[3])
-local sliding = flags % (FLAG_SLIDING * 2) >= FLAG_SLIDING
-local giving_back = flags >= FLAG_GIVE_BACK
+local family, flags, cells, a, b, c, d, known = unpack_from(DELTA, ARGV[3])
+local function has(flag)
+  return flags % (flag * 2) >= flag
+end
+local sliding, giving_back, charging = has(FLAG_SLIDING), has(FLAG_GIVE_BACK), has(FLAG_CHARGE)
 local key = KEYS[1]
-local value = call('MGET', key)[1] -- a value of another type is shown as missing
-
-local function take_level(price, interval, capacity, debt_max)
-  local level, demand, demand_at, published, live = level_of(value, family, capacity, debt_max)
-  local taken = giving_back or level + price <= capacity
-  if taken then
-    level = giving_back and max(0, level - price) or level + price
-    demand = giving_back and max(0, demand - cells * 1000) or min(demand + cells * 1000, DEMAND_MAX)
-    if giving_back then
-      published = min(published, now + level) -- when it fills up again, that is news again
-    end
-    keep_level(key, level, demand, demand_at, published, live, interval, capacity)
-  end
-  return taken, pack('<I8I8I8B', level, demand, 0, 0)
+local value = call('MGET', key)[1]
+if not value and call('EXISTS', key) == 1 then
+  value = '' -- one of another type is shown as missing, and is no value of ours
 end
 
-local function take_window(billed, window, requests)
-  local index, current, previous, told, left = window_of(value, window)
+local function take_level(price, interval, capacity, debt_max)
+  local level, demand, demand_at, published, live, sound = level_of(value, family, capacity, debt_max, known)
+  local taken, capped = giving_back or level + price <= capacity, 0
+  if giving_back then
+    level, demand = max(0, level - price), max(0, demand - cells * 1000)
+    published = min(published, now + level) -- when it fills up again, that is news again
+  elseif taken or charging then
+    local most = max(level, capacity + debt_max)
+    level, demand = level + price, min(demand + cells * 1000, DEMAND_MAX)
+    if level > most then
+      level, capped = most, 1
+    end
+  end
+  if taken or charging or not sound then
+    keep_level(key, level, demand, demand_at, published, live, interval, capacity)
+  end
+  return taken, pack('<I8I8I8B', level, demand, 0, capped)
+end
+
+local function take_window(billed, window, requests, age)
+  local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
   local seen = sliding and floor(previous * left / window) or 0
   local taken = giving_back or seen + current + billed <= requests
-  if taken then
-    current = giving_back and max(0, current - billed) or current + billed
+  if giving_back then
+    -- Of the window that it was refunded in, not of another one's.
+    local counted_in = floor((at - age) / window)
+    if counted_in == index then
+      current = max(0, current - billed)
+    elseif counted_in + 1 == index then
+      previous = max(0, previous - billed)
+    end
+    told = current < requests and 0 or told -- when it fills up again, that is news again
+  elseif taken or charging then
+    current = min(current + billed, LENGTH_MAX)
+  end
+  if taken or charging or not sound then
     keep_window(key, window, index, current, previous, told, left, requests)
   end
   return taken, pack('<I8I8I8B', current, previous, left, 0)
@@ -38,7 +60,7 @@ end
 
 local taken, answer
 if family == FAMILY_WINDOW then
-  taken, answer = take_window(a, b, c)
+  taken, answer = take_window(a, b, c, d)
 else
   taken, answer = take_level(a, b, c, d)
 end

@@ -55,11 +55,11 @@ pub mod envoy {
                         #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
                         pub struct Entry {
                             /// What the value is.
-                            #[prost(string, tag = "1")]
-                            pub key: ::prost::alloc::string::String,
+                            #[prost(bytes = "vec", tag = "1")]
+                            pub key: ::prost::alloc::vec::Vec<u8>,
                             /// The value.
-                            #[prost(string, tag = "2")]
-                            pub value: ::prost::alloc::string::String,
+                            #[prost(bytes = "vec", tag = "2")]
+                            pub value: ::prost::alloc::vec::Vec<u8>,
                         }
                         /// A limit that the caller carries.
                         #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

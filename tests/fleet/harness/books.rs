@@ -44,7 +44,7 @@ impl Books {
         }
     }
 
-    fn sum(&self) -> u64 {
+    pub fn sum(&self) -> u64 {
         self.settled + self.pending + self.in_flight + self.silent + self.lost
     }
 }

@@ -133,7 +133,7 @@ fn every_workload_is_sound_as_it_stands() {
     assert!(seen >= 5, "{seen}");
 }
 
-/// By the command, as a user would: sound, and without warnings.
+/// By the command, as a user would: sound, and without warnings, but for secrets that only a pod has.
 #[test]
 fn every_configuration_is_sound() {
     let folder = Folder::new();
@@ -150,8 +150,13 @@ fn every_configuration_is_sound() {
         let output = command.output().unwrap();
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.code(), Some(0), "k8s/{file}: {said}");
+        let is_secret = |line: &&str| {
+            line.starts_with("warning: sidecar.yaml: ") && line.contains(" /etc/tidegate-store/")
+        };
+        let others: Vec<_> = said.lines().filter(|line| !is_secret(line)).collect();
+        assert_eq!(others.len(), 1, "k8s/{file}: {said}");
         assert!(
-            said.starts_with("sidecar.yaml: ok") && said.lines().count() == 1,
+            others[0].starts_with("sidecar.yaml: ok"),
             "k8s/{file}: {said}"
         );
     }

@@ -18,13 +18,13 @@
 //! would have done. The one exception is a late duplicate of what was already given up: it is counted as `found`.
 //!
 //! ```
-//! use tidegate::pure::sync::{Delta, Family, Lane, LaneBook, Reply, Share, Step, StoreKey, Terms};
+//! use tidegate::pure::sync::{Delta, Family, Known, Lane, LaneBook, Reply, Share, Step, StoreKey, Terms};
 //! use tidegate::pure::{Cells, Nanos, Span};
 //! # let delta = Delta {
 //! #     key: StoreKey { family: Family::Window, rule: 1, name: 2 },
 //! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false },
 //! #     gross: Cells::new(5), price: Span::ZERO, billed: Cells::new(5), age: Span::ZERO,
-//! #     share: Share::even(4), live: false,
+//! #     share: Share::even(4), live: false, known: Known::default(),
 //! # };
 //! let now = Nanos::new(0);
 //! let mut book = LaneBook::new(Lane::new(7));

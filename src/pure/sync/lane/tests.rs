@@ -1,6 +1,6 @@
 //! What a lane's books do with each answer.
 
-use super::super::{Family, Share, StoreKey, Terms};
+use super::super::{Family, Known, Share, StoreKey, Terms};
 use super::*;
 
 const START: Nanos = Nanos::new(0);
@@ -23,6 +23,7 @@ fn delta(cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::even(2),
         live: false,
+        known: Known::default(),
     }
 }
 

@@ -1,11 +1,17 @@
 //! The daemon: wires everything, then waits to be told to stop.
 
+mod descriptors;
+mod greet;
+
 use std::future::Future;
+use std::io::ErrorKind;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use metrics::Counter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -22,20 +28,23 @@ use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
 use crate::engine::{Desk, Engine, FleetKey, Setup};
-use crate::pure::Rule;
 use crate::reload::{Handle, Reloader, Variables};
-use crate::sync::{Driver, StartError};
-use crate::telemetry::{CONNECTIONS, CONNECTIONS_REFUSED, Telemetry};
+use crate::sync::{Driver, StartError, StoreSetupError};
+use crate::telemetry::{
+    ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
+};
 use crate::wire::http1::Http1;
 use crate::wire::http2::Http2;
 use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
+use crate::wire::seats::GivingWay;
 use crate::wire::unguessable;
+use greet::greet;
 
 /// How often the calendar is put right and the metrics are tidied.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 /// Every so many turns of housekeeping, the lowest `remaining` begins its next half minute.
 const TURNS_PER_HALF_MINUTE: u64 = 30;
-/// Connections of the metrics and the admin listeners, each.
+/// Connections of the metrics listeners together, and of the admin ones. One more ends the one that is silent longest.
 const PAGES_CONNECTIONS_MAX: usize = 64;
 
 /// The least time that pending cells are given at the end.
@@ -43,9 +52,6 @@ const DRAIN_ROUNDS_MIN: Duration = Duration::from_millis(500);
 
 /// How much longer than the store's timeout the admin API waits for it: the errand may have to queue.
 const ADMIN_MARGIN: Duration = Duration::from_millis(250);
-
-/// Rules that are told one by one at the start.
-const RULES_GREETED_MAX: usize = 20;
 
 /// Why the daemon cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +87,46 @@ pub enum DaemonError {
     /// The system refuses signals or threads.
     #[error("set up the process")]
     Process(#[from] std::io::Error),
+}
+
+impl DaemonError {
+    /// Whether the configuration is at fault: a start with the same files would end the same way.
+    pub const fn is_of_configuration(&self) -> bool {
+        match self {
+            Self::Read { .. } | Self::Empty { .. } | Self::Store(StartError::Setup(_)) => true,
+            Self::Bind(_)
+            | Self::Store(StartError::Thread(_))
+            | Self::RoundsEnded
+            | Self::Process(_) => false,
+        }
+    }
+
+    /// Whether a file that the configuration names is not there. It may be where the sidecar runs.
+    pub fn is_of_absent_file(&self) -> bool {
+        let source = match self {
+            Self::Read { source, .. }
+            | Self::Store(StartError::Setup(StoreSetupError::File { source, .. })) => source,
+            Self::Empty { .. }
+            | Self::Bind(_)
+            | Self::Store(_)
+            | Self::RoundsEnded
+            | Self::Process(_) => return false,
+        };
+        source.kind() == ErrorKind::NotFound
+    }
+}
+
+/// What a start with this configuration would end with, whatever the network: files that cannot be read or do not hold
+/// what they should. Asks nobody.
+pub fn faults(config: &Config) -> Vec<DaemonError> {
+    let store = config.store.as_ref();
+    let found = [
+        resp_password(config).err(),
+        admin_token(config).err(),
+        fleet_key(config).err(),
+        store.and_then(|store| Driver::check(store).err().map(DaemonError::Store)),
+    ];
+    found.into_iter().flatten().collect()
 }
 
 /// Runs until it is told to stop.
@@ -164,22 +210,21 @@ impl Shared<'_> {
             at: Vec::new(),
             doors: Vec::new(),
         };
-        // Those for checks share their connections; the pages have some of their own.
+        // Those for checks share their connections; the pages have some of their own, and always room for one more.
         let checks = || Arc::clone(self.permits);
         let pages = || Arc::new(Semaphore::new(PAGES_CONNECTIONS_MAX));
-        opening
-            .open(("http", &listen.http), checks, Http1(http))
-            .await?;
-        opening
-            .open(("grpc", &listen.grpc), checks, Http2(grpc))
-            .await?;
-        opening.open(("resp", &listen.resp), checks, resp).await?;
-        opening
-            .open(("metrics", &listen.metrics), pages, Http1(health))
-            .await?;
-        opening
-            .open(("admin", &listen.admin), pages, Http1(api))
-            .await?;
+        let http = ("http", &listen.http[..], Http1(http));
+        opening.open(http, checks()).await?;
+        let grpc = ("grpc", &listen.grpc[..], Http2(grpc));
+        opening.open(grpc, checks()).await?;
+        let resp = ("resp", &listen.resp[..], resp);
+        opening.open(resp, checks()).await?;
+        let metrics = GivingWay::new(Http1(health), self.gave_way("metrics"));
+        let metrics = ("metrics", &listen.metrics[..], metrics);
+        opening.open(metrics, pages()).await?;
+        let admin = GivingWay::new(Http1(api), self.gave_way("admin"));
+        let admin = ("admin", &listen.admin[..], admin);
+        opening.open(admin, pages()).await?;
         Ok(Opened {
             at: opening.at,
             doors: opening.doors.into_iter().map(tokio::spawn).collect(),
@@ -197,8 +242,7 @@ impl Shared<'_> {
     }
 
     fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
-        let file = config.listen.resp_password_file.as_ref();
-        let password = secret("the RESP password", file)?;
+        let password = resp_password(config)?;
         let password = password.map(|password| Arc::from(password.as_bytes()));
         Ok(Resp::new(self.limiter("resp", config), password))
     }
@@ -211,7 +255,7 @@ impl Shared<'_> {
             telemetry: Arc::clone(self.telemetry),
             desk: self.desk.clone(),
             patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
-            token: secret("the admin token", config.listen.token_file.as_ref())?,
+            token: admin_token(config)?,
             keys_max: config.bounds.keys_max,
             key_bytes_max: config.bounds.key_bytes_max,
         })
@@ -223,7 +267,13 @@ impl Shared<'_> {
             drain: self.drain.clone(),
             open: self.telemetry.gauge(CONNECTIONS, &[name]),
             refused: self.telemetry.counter(CONNECTIONS_REFUSED, &[name]),
+            failed: self.telemetry.counter(ACCEPT_ERRORS, &[name]),
+            restarted: self.telemetry.counter(TASK_RESTARTS, &["accept"]),
         }
+    }
+
+    fn gave_way(&self, door: &str) -> Counter {
+        self.telemetry.counter(CONNECTIONS_GAVE_WAY, &[door])
     }
 }
 
@@ -239,14 +289,13 @@ impl Opening<'_> {
     /// Binds the addresses of one door.
     async fn open(
         &mut self,
-        (name, addresses): (&'static str, &[Address]),
-        permits: impl Fn() -> Arc<Semaphore>,
-        speaker: impl Speak,
+        (name, addresses, speaker): (&'static str, &[Address], impl Speak),
+        permits: Arc<Semaphore>,
     ) -> Result<(), BindError> {
         for address in addresses {
             let listener = Listener::bind(address, self.unix_mode).await?;
             self.at.push((name, listener.address()));
-            let door = self.shared.door(name, permits());
+            let door = self.shared.door(name, Arc::clone(&permits));
             self.doors
                 .push(Box::pin(door.serve(listener, speaker.clone())));
         }
@@ -279,7 +328,8 @@ impl Daemon {
             None => None,
         };
         let (switch, drain) = Drain::new();
-        let permits = Arc::new(Semaphore::new(config.bounds.connections_max));
+        let connections_max = descriptors::connections_max(config.bounds.connections_max);
+        let permits = Arc::new(Semaphore::new(connections_max));
         let shared = Shared {
             engine: &engine,
             telemetry: &telemetry,
@@ -289,7 +339,7 @@ impl Daemon {
             desk: rounds.as_ref().map_or(Desk::CLOSED, Driver::desk),
         };
         let Opened { at, doors } = shared.open_doors(&config).await?;
-        let (drain_max, connections_max) = (config.drain, config.bounds.connections_max);
+        let drain_max = config.drain;
         greet(&config, &at);
         let (rules, pod) = (config.rules.all().len(), config.pod_id.clone());
         let reloader = Reloader {
@@ -319,11 +369,17 @@ impl Daemon {
         })
     }
 
+    /// Does what is to be done every second. A fault of ours costs this turn, not the daemon.
     fn keep_house(&self, turn: u64) {
-        Clock::get().align();
-        self.telemetry.upkeep();
-        if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
-            self.telemetry.half_minute(Clock::get().moment().now);
+        let kept = panic::catch_unwind(AssertUnwindSafe(|| {
+            Clock::get().align();
+            self.telemetry.upkeep();
+            if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
+                self.telemetry.half_minute(Clock::get().moment().now);
+            }
+        }));
+        if kept.is_err() {
+            self.telemetry.restarted("housekeeping");
         }
     }
 
@@ -383,6 +439,15 @@ fn configuration(config: &Config, engine: &Engine) -> Configuration {
     }
 }
 
+fn resp_password(config: &Config) -> Result<Option<Arc<str>>, DaemonError> {
+    let file = config.listen.resp_password_file.as_ref();
+    secret("the RESP password", file)
+}
+
+fn admin_token(config: &Config) -> Result<Option<Arc<str>>, DaemonError> {
+    secret("the admin token", config.listen.token_file.as_ref())
+}
+
 /// The secret in that file, if there is one to be.
 fn secret(what: &'static str, path: Option<&PathBuf>) -> Result<Option<Arc<str>>, DaemonError> {
     let Some(path) = path else {
@@ -404,60 +469,4 @@ fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, DaemonError> {
         path: path.to_owned(),
         source,
     })
-}
-
-/// Says where it listens, what it loaded, and what to try.
-fn greet(config: &Config, at: &[(&'static str, Address)]) {
-    for (door, address) in at {
-        info!(door, %address, "listening");
-    }
-    let rules = config.rules.all();
-    for rule in rules.iter().take(RULES_GREETED_MAX) {
-        let limit = rule
-            .spec
-            .limit
-            .map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        info!(
-            rule = rule.label,
-            limit,
-            algorithm = rule.spec.algorithm.name(),
-            "rule"
-        );
-    }
-    let http = at
-        .iter()
-        .find(|(door, _)| *door == "http")
-        .map(|(_, address)| address);
-    if let (Some(address), Some(rule)) = (http, rules.first()) {
-        info!("try: {}", try_line(address, rule));
-    }
-}
-
-/// A line that asks `rule` something.
-fn try_line(address: &Address, rule: &Rule) -> String {
-    let domain = rule.domain();
-    let query = rule
-        .steps()
-        .iter()
-        .fold(format!("domain={}", encoded(domain)), |query, step| {
-            let value = step.value.as_deref().unwrap_or("abc123").replace('*', "x");
-            format!("{query}&{}={}", encoded(&step.key), encoded(&value))
-        });
-    match address {
-        Address::Tcp(address) => format!("curl -i 'http://{address}/v1/check?{query}'"),
-        Address::Unix(path) => {
-            format!(
-                "curl -i --unix-socket {} 'http://localhost/v1/check?{query}'",
-                path.display()
-            )
-        }
-    }
-}
-
-fn encoded(text: &str) -> String {
-    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC)
-        .to_string()
-        .replace("%5F", "_")
-        .replace("%2D", "-")
-        .replace("%2E", ".")
 }

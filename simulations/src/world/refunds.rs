@@ -1,0 +1,111 @@
+//! Refunds on their way to the store and back. What is lost is not sent again.
+
+use tidegate::engine::rounds::Trip;
+use tidegate::pure::sync::{Refund, Told};
+
+use super::World;
+use super::agenda::Event;
+
+/// How many times the time-out of a call a pod waits for the answer; see `sync/script.rs`.
+const PATIENCE: u64 = 3;
+
+impl World<'_> {
+    pub(super) fn give_back(&mut self, pod: usize, refund: Refund) {
+        let sent = self.now;
+        self.cost.calls += 1;
+        self.cost.updates += 1;
+        let at = sent + self.network.hop();
+        match self.network.loses_request(pod, sent) {
+            true => self.not_given_back(pod, sent, refund),
+            false => self.plan(at, Event::RefundAtStore { pod, sent, refund }),
+        }
+    }
+
+    /// A refund that was sent at `sent` is given up.
+    fn not_given_back(&mut self, pod: usize, sent: u64, refund: Refund) {
+        let at = sent + PATIENCE * self.network.settings.timeout.nanos();
+        let told = None;
+        self.plan(
+            at,
+            Event::GivenBack {
+                pod,
+                sent,
+                refund,
+                told,
+            },
+        );
+    }
+
+    pub(super) fn refund_at_store(&mut self, pod: usize, sent: u64, refund: Refund) {
+        if self.now < self.network.weather.down_until {
+            // Nobody listens there: the refusal comes at once.
+            let (at, told) = (self.now + self.network.hop(), None);
+            return self.plan(
+                at,
+                Event::GivenBack {
+                    pod,
+                    sent,
+                    refund,
+                    told,
+                },
+            );
+        }
+        let ready = self.network.weather.hung_until;
+        let served = self.store.served(1, self.now, ready) + self.network.slowness(self.now);
+        self.plan(served, Event::RefundServed { pod, sent, refund });
+    }
+
+    pub(super) fn refund_served(&mut self, pod: usize, sent: u64, refund: Refund) {
+        let now = self.now;
+        if now < self.network.weather.down_until {
+            return self.not_given_back(pod, sent, refund); // it went down with the refund in its hands
+        }
+        let now_us = self.store_us();
+        let (told, news) = self.store.give_back(refund, now, now_us);
+        self.publish(news);
+        let at = now + self.network.hop();
+        let is_late = at > sent + PATIENCE * self.network.settings.timeout.nanos();
+        if is_late || self.network.loses_answer(pod, now) {
+            return self.not_given_back(pod, sent, refund);
+        }
+        let told = Some(told);
+        self.plan(
+            at,
+            Event::GivenBack {
+                pod,
+                sent,
+                refund,
+                told,
+            },
+        );
+    }
+
+    pub(super) fn given_back(
+        &mut self,
+        number: usize,
+        sent: u64,
+        refund: &Refund,
+        told: Option<Told>,
+    ) {
+        let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
+        if let Some(pod) = &mut self.pods[number] {
+            pod.under_way -= 1;
+            let back = pod.moment(now, calendar);
+            let trip = Trip {
+                sent: pod.at(sent),
+                back,
+            };
+            let (rounds, engine) = (&mut pod.rounds, &pod.engine);
+            match told {
+                Some(told) => {
+                    rounds.given_back(engine, refund, told, trip);
+                    rounds.reached(engine, refund.key.lane(), back.now);
+                }
+                None => rounds.not_given_back(engine, refund.key, back.now, jitter),
+            }
+        }
+        self.check_books_now_and_then(number);
+        self.wake_in_time(number);
+        self.stop_when_done(number);
+    }
+}

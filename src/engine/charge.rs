@@ -1,0 +1,168 @@
+//! What was denied and is charged all the same, under rules with `count_rejected`.
+//!
+//! A window counts it. A bucket books it as debt, up to one burst above capacity; what is beyond that is forgiven and
+//! counted. At that cap nothing is booked and nothing becomes pending, so a flood costs the store at most the rate.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::admit::Asked;
+use super::check::allows;
+use super::doorkeeper::COUNT_MAX;
+use super::shards::Room;
+use super::snapshot::Snapshot;
+use super::stats::Stat;
+use super::table::Touched;
+use super::{Engine, Hit};
+use crate::pure::algorithm::gcra;
+use crate::pure::sync::{Family, StoreKey};
+use crate::pure::{Cells, Moment, Nanos, Standing};
+
+/// Keys whose charges wait for the rounds. Charges of more of them count as overshoot.
+const CHARGED_KEYS_MAX: usize = 16_384;
+
+/// Cells that were charged as debt since the rounds last asked. They are pending like admitted ones; this only tells
+/// the two apart, because what a merge puts above capacity is overshoot of the admitted ones alone.
+#[derive(Debug, Default)]
+pub(super) struct Charges(Mutex<BTreeMap<StoreKey, Cells>>);
+
+impl Charges {
+    /// Everything that is there.
+    pub(super) fn take(&self) -> BTreeMap<StoreKey, Cells> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, key: StoreKey, cells: Cells) {
+        let mut charged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if charged.len() < CHARGED_KEYS_MAX || charged.contains_key(&key) {
+            let known = charged.entry(key).or_default();
+            *known = known.plus(cells);
+        }
+    }
+}
+
+/// What came of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Charged {
+    /// The cells that are booked.
+    pub(super) cells: Cells,
+    /// Whether that is not all of them.
+    pub(super) capped: bool,
+}
+
+impl Engine {
+    /// Charges what was denied where the rule says so: every hit of a check that does not pass, and of one that does
+    /// those that would not have. `in_store` are hits that the store has charged already.
+    #[cold]
+    pub(super) fn charge_denied(
+        &self,
+        snapshot: &Snapshot,
+        hits: &mut [Hit],
+        moment: Moment,
+        in_store: impl Fn(usize) -> bool,
+    ) {
+        let passes = allows(snapshot, hits);
+        for (index, hit) in hits.iter_mut().enumerate() {
+            let is_denied = !passes || !hit.standing.allowed;
+            if !is_denied || hit.cost == Cells::ZERO || hit.refund || in_store(index) {
+                continue;
+            }
+            let asked = self.asked(snapshot, hit, moment);
+            let Some(asked) = asked.filter(|asked| asked.rule.spec.count_rejected) else {
+                continue;
+            };
+            let charged = self.charge(&asked, hit.cost);
+            (hit.charged, hit.capped) = (charged.cells, charged.capped);
+            // What is said is how the key stands after the charge: a retry has to wait for that, too.
+            let asked_for = match hit.standing.allowed {
+                true => Cells::ZERO,
+                false => hit.cost,
+            };
+            hit.standing = Standing {
+                allowed: hit.standing.allowed,
+                ..self.look(&asked, asked_for).0
+            };
+        }
+    }
+
+    /// Charges `cost` cells, whether or not they are there.
+    pub(super) fn charge(&self, asked: &Asked<'_>, cost: Cells) -> Charged {
+        let asked = &Asked {
+            limit: self.granted(asked),
+            ..*asked
+        };
+        let cells = match asked.state.family {
+            Family::Level => self.charge_level(asked, cost),
+            Family::Window => self.charge_window(asked, cost),
+            // Who brings a limit along says nothing of what is denied.
+            Family::Carried => Cells::ZERO,
+        };
+        Charged {
+            cells,
+            // A limit of nothing has no debt, so there is none to forgive.
+            capped: cells < cost && asked.limit.burst() > Cells::ZERO,
+        }
+    }
+
+    fn charge_level(&self, asked: &Asked<'_>, cost: Cells) -> Cells {
+        let (now, level_max) = (asked.moment.now, asked.terms().level_max());
+        let key = self.table_key(asked);
+        let step = |tat: Nanos| {
+            let (after, cells) = gcra::charge(&asked.limit, level_max, tat, now, cost);
+            ((cells > Cells::ZERO).then_some(after), cells)
+        };
+        let mut touched = self.table.touch(&key, step);
+        if matches!(touched, Touched::Missing) {
+            // A check of nothing lets it enter.
+            let _ = self.admit_in_step(asked, Cells::ZERO);
+            touched = self.table.touch(&key, step);
+        }
+        if matches!(touched, Touched::Missing) && cost > COUNT_MAX {
+            // The doorkeeper cannot remember as much. It lets in whom it has seen before.
+            self.doorkeeper.add(asked.name, Cells::ONE, now);
+            let _ = self.admit_in_step(asked, Cells::ZERO);
+            touched = self.table.touch(&key, step);
+        }
+        match touched {
+            Touched::Held(cells, tenancy) => {
+                if asked.state.reported && cells > Cells::ZERO {
+                    self.charges.add(asked.store_key(), cells);
+                    self.report((asked.state.id, asked.name), &tenancy, cells);
+                }
+                cells
+            }
+            Touched::Missing => {
+                let (_, cells) = step(self.unheld(asked));
+                self.doorkeeper.add(asked.name, cells, now);
+                if asked.state.reported {
+                    self.stats.count(Stat::CellsUnheld, cells.get());
+                }
+                cells
+            }
+        }
+    }
+
+    fn charge_window(&self, asked: &Asked<'_>, cost: Cells) -> Cells {
+        let (key, now) = (asked.window(), asked.moment.now);
+        if self.mitigations.get(asked.name, now).is_some() && !self.windows.holds(&key) {
+            // The charge lets it enter: from then on its own count has to deny it.
+            self.stats.room(self.windows.mirror_full(&key));
+        }
+        let counted = self.doorkeeper.count(asked.name, now);
+        let room = self.windows.charge(&key, counted, cost);
+        self.stats.room(room);
+        match room {
+            Room::Nowhere => {
+                self.doorkeeper.add(asked.name, cost, now);
+                if asked.state.reported {
+                    self.stats.count(Stat::CellsUnheld, cost.get());
+                }
+            }
+            Room::Free | Room::Settled(_) | Room::InUse(_) if asked.state.reported => {
+                self.report_window(asked, cost);
+            }
+            Room::Free | Room::Settled(_) | Room::InUse(_) => {}
+        }
+        cost
+    }
+}

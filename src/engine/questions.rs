@@ -1,0 +1,105 @@
+//! Keys that are denied on hearsay: the first check of one that is denied asks the store.
+//!
+//! News is only news. The rounds note here which keys other pods call full and the store has not yet called full to
+//! this pod; a denied check takes its key out, once, and hands it to the rounds. A check of any other key reads one
+//! counter.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counters that say which keys cannot be among those noted. A power of two.
+const COUNTERS: usize = 4_096;
+
+/// The keys. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Questions {
+    names: Mutex<HashSet<u128>>,
+    /// How many of the names fall to each counter. One that is at its end stays there.
+    counters: Box<[AtomicU16]>,
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        Self {
+            names: Mutex::default(),
+            counters: (0..COUNTERS).map(|_| AtomicU16::new(0)).collect(),
+        }
+    }
+}
+
+impl Questions {
+    /// Notes that the next denied check of `name` asks the store. The rounds note no more than they keep in mind.
+    pub fn put(&self, name: u128) {
+        let mut names = self.lock();
+        if names.insert(name) {
+            // Ordering: Relaxed, here and below. The lock orders the changes; a check that reads an older count asks a
+            // little later or looks in vain.
+            let one_more = |count: u16| count.checked_add(1);
+            let _ = self
+                .counter(name)
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        }
+    }
+
+    /// Takes `name` out. Whether it was noted.
+    pub fn take(&self, name: u128) -> bool {
+        if !self.may_hold(name) {
+            return false;
+        }
+        let mut names = self.lock();
+        let was_held = names.remove(&name);
+        if was_held {
+            let one_less = |count: u16| (count < u16::MAX).then(|| count.saturating_sub(1));
+            let _ = self
+                .counter(name)
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
+        was_held
+    }
+
+    /// Whether `name` is noted.
+    pub fn holds(&self, name: u128) -> bool {
+        self.may_hold(name) && self.lock().contains(&name)
+    }
+
+    /// Whether `name` may be noted.
+    #[inline]
+    pub fn may_hold(&self, name: u128) -> bool {
+        self.counter(name).load(Ordering::Relaxed) > 0
+    }
+
+    #[inline]
+    fn counter(&self, name: u128) -> &AtomicU16 {
+        &self.counters[(name >> 64) as usize % COUNTERS]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<u128>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_check_takes_a_question_and_no_other_does() {
+        let questions = Questions::default();
+        questions.put(7);
+        questions.put(7);
+        assert!(questions.holds(7) && !questions.holds(8));
+        assert_eq!([questions.take(7), questions.take(7)], [true, false]);
+        assert!(!questions.may_hold(7), "nobody looks for it any more");
+    }
+
+    #[test]
+    fn keys_of_one_counter_keep_their_own_questions() {
+        let questions = Questions::default();
+        for name in 0..70_000 {
+            questions.put(name);
+        }
+        assert!((0..70_000).all(|name| questions.take(name)));
+        assert!(!questions.take(0));
+    }
+}

@@ -1,0 +1,366 @@
+//! What other pods are said to know of a key, and how far that is believed.
+//!
+//! Whoever may publish on the channel can say what it likes. So news that a key is full denies it at first, and the
+//! first check that is denied because of it makes this pod ask the store once:
+//!
+//! | state | means | news of it |
+//! |---|---|---|
+//! | none | nothing was heard lately | is taken in |
+//! | heard | news raised the bucket, and no check was denied since | is taken in |
+//! | asking | a check was denied; the store is asked | is taken in |
+//! | confirmed | the store called the key full to this pod | is taken in |
+//! | doubted | the store said otherwise, or did not answer within [`BELIEVED_FOR`] | is passed over for a while |
+//!
+//! What news did to a bucket is remembered, so that it can be undone.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::fleet::Reason;
+use super::{Here, Rounds};
+use crate::engine::Engine;
+use crate::engine::admit::Asked;
+use crate::engine::collect::{Answered, Raised};
+use crate::pure::sync::{Family, StoreKey, Told};
+use crate::pure::{Cells, Nanos, Span};
+
+/// How long news alone denies a key, counted from the first check that it denies.
+const BELIEVED_FOR: Span = Span::seconds(1);
+/// For how long the store's own word covers further news of a key, at most; and no longer than the key's level.
+const CONFIRMED_FOR_MAX: Span = Span::seconds(60);
+/// How long news of a key is passed over once the store has said otherwise; four times as long each time that happens
+/// again before as much time has passed once more.
+const DOUBTED_FOR: Span = Span::seconds(30);
+const DOUBTED_AGAIN: u64 = 4;
+const DOUBTED_FOR_MAX: Span = Span::seconds(3_600);
+/// The pods that heard the same ask one after the other: within so much time for each of them.
+const ASKED_WITHIN_PER_POD: Span = Span::nanos(1_000_000);
+const ASKED_WITHIN_MIN: Span = Span::nanos(5_000_000);
+const ASKED_WITHIN_MAX: Span = Span::nanos(400_000_000);
+/// Of the keys that are held, one in so many may be known from news.
+const HEARSAY_PART: usize = 16;
+const HEARSAY_MIN: usize = 1_000;
+
+/// What news said of a key, and what that changed here.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// When it was last heard.
+    heard: Nanos,
+    /// Where the bucket ended when it was first heard, or that moment if that is later.
+    before: Nanos,
+    /// When the claim has come to its end by itself.
+    ends: Nanos,
+    change: Change,
+    /// For how long news of the key was doubted before, if that is not long ago.
+    doubted_for: Span,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// A bucket was moved up by so much.
+    Level(Span),
+    /// So many cells were counted in the window of this index.
+    Window(u64, Cells),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Belief {
+    Heard(Claim),
+    /// `asked`: whether the key waits for its round, or has been in it.
+    Asking {
+        claim: Claim,
+        until: Nanos,
+        asked: bool,
+    },
+    Confirmed,
+    /// News is passed over until then. It is remembered for a while after that.
+    Doubted {
+        until: Nanos,
+        length: Span,
+    },
+}
+
+/// What is known from news, by key.
+#[derive(Debug)]
+pub(super) struct Hearsay {
+    /// And when to look at it next.
+    beliefs: HashMap<StoreKey, (Nanos, Belief)>,
+    next: BTreeSet<(Nanos, StoreKey)>,
+    keys_max: usize,
+}
+
+impl Hearsay {
+    /// Of a pod that holds `keys_max` keys.
+    pub(super) fn new(keys_max: usize) -> Self {
+        Self {
+            beliefs: HashMap::new(),
+            next: BTreeSet::new(),
+            keys_max: (keys_max / HEARSAY_PART).max(HEARSAY_MIN),
+        }
+    }
+
+    /// When there is something to do.
+    pub(super) fn next_at(&self) -> Option<Nanos> {
+        self.next.first().map(|(at, _)| *at)
+    }
+
+    fn get(&self, key: &StoreKey) -> Option<Belief> {
+        self.beliefs.get(key).map(|(_, belief)| *belief)
+    }
+
+    fn remove(&mut self, key: &StoreKey) -> Option<Belief> {
+        let (at, belief) = self.beliefs.remove(key)?;
+        self.next.remove(&(at, *key));
+        Some(belief)
+    }
+
+    /// Keeps `belief` until `at`. Without room for it the one that would end first leaves, and is returned.
+    fn put(&mut self, key: StoreKey, at: Nanos, belief: Belief) -> Option<(StoreKey, Belief)> {
+        self.remove(&key);
+        self.beliefs.insert(key, (at, belief));
+        self.next.insert((at, key));
+        if self.beliefs.len() <= self.keys_max {
+            return None;
+        }
+        let (_, first) = self.next.first().copied()?;
+        self.remove(&first).map(|belief| (first, belief))
+    }
+}
+
+impl Claim {
+    /// What was claimed before, if that still counts, and what was raised now.
+    fn joined(known: Option<Self>, raised: Raised, now: Nanos) -> Option<Self> {
+        let known = known.filter(|claim| claim.ends > now);
+        let doubted_for = known.map_or(Span::ZERO, |claim| claim.doubted_for);
+        Some(match (raised, known) {
+            (Raised::Nothing, known) => Self {
+                heard: now,
+                ..known?
+            },
+            (Raised::Level { from, to }, known) => {
+                let so_far = match known.map(|claim| claim.change) {
+                    Some(Change::Level(so_far)) => so_far,
+                    Some(Change::Window(..)) | None => Span::ZERO,
+                };
+                Self {
+                    heard: now,
+                    before: known.map_or(from, |claim| claim.before),
+                    ends: to,
+                    change: Change::Level(so_far.plus(to.since(from))),
+                    doubted_for,
+                }
+            }
+            (Raised::Window { index, cells, left }, known) => {
+                let so_far = match known.map(|claim| claim.change) {
+                    Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
+                    Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
+                };
+                Self {
+                    heard: now,
+                    before: now,
+                    ends: now.after(left),
+                    change: Change::Window(index, so_far.plus(cells)),
+                    doubted_for,
+                }
+            }
+        })
+    }
+
+    /// Whether it can deny for longer than news alone may.
+    fn is_long(&self) -> bool {
+        self.ends.since(self.before) > BELIEVED_FOR
+    }
+}
+
+impl Rounds {
+    /// Other pods say that a key is full. Whether that is believed.
+    pub(super) fn hear_full(
+        &mut self,
+        here: &Here<'_>,
+        (key, asked): (StoreKey, Option<&Asked<'_>>),
+        level: Span,
+    ) -> bool {
+        let now = here.now();
+        if self.refunds.outdates_news(key, now) {
+            return false;
+        }
+        let known = self.hearsay.get(&key);
+        let doubted_for = match known {
+            Some(Belief::Doubted { until, .. }) if until > now => return false,
+            Some(Belief::Doubted { length, .. }) => length,
+            Some(Belief::Heard(_) | Belief::Asking { .. } | Belief::Confirmed) | None => Span::ZERO,
+        };
+        let raised = match asked {
+            Some(asked) => self.raise(here, asked, level),
+            None => here.engine.deny_unheld(key.name, level, now),
+        };
+        let known_claim = match known {
+            Some(Belief::Confirmed) => return true,
+            Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => Some(claim),
+            Some(Belief::Doubted { .. }) | None => None,
+        };
+        let Some(mut claim) = Claim::joined(known_claim, raised, now) else {
+            return true; // this pod knew as much
+        };
+        claim.doubted_for = claim.doubted_for.max(doubted_for);
+        if let Some((_, Belief::Asking { claim: known, .. })) = self.hearsay.beliefs.get_mut(&key) {
+            *known = claim;
+            return true;
+        }
+        self.believe(here, key, claim.ends, Belief::Heard(claim));
+        if claim.is_long() {
+            here.engine.questions.put(key.name);
+        }
+        true
+    }
+
+    /// A check of a key was denied. Whether that was because of news: the store will be asked.
+    pub(super) fn denied_by_news(&mut self, here: &Here<'_>, key: StoreKey) -> bool {
+        let Some(Belief::Heard(claim)) = self.hearsay.get(&key) else {
+            return false;
+        };
+        if !claim.is_long() || here.engine.questions.holds(key.name) {
+            return false;
+        }
+        let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.terrain.pods));
+        let within = within.max(ASKED_WITHIN_MIN).min(ASKED_WITHIN_MAX);
+        let at = here.now().after(jitter(key, here.now(), within));
+        let belief = Belief::Asking {
+            claim,
+            until: here.now().after(BELIEVED_FOR),
+            asked: false,
+        };
+        self.believe(here, key, at, belief);
+        true
+    }
+
+    /// Asks where it is time to, and ends what nobody confirmed.
+    pub(super) fn look_after_hearsay(&mut self, here: &Here<'_>) {
+        while let Some((at, key)) = self.hearsay.next.first().copied()
+            && at <= here.now()
+        {
+            match self.hearsay.remove(&key) {
+                Some(Belief::Asking {
+                    claim,
+                    until,
+                    asked: false,
+                }) => {
+                    let belief = Belief::Asking {
+                        claim,
+                        until,
+                        asked: true,
+                    };
+                    self.believe(here, key, until, belief);
+                    self.ask(here, key);
+                }
+                Some(Belief::Asking { claim, .. }) => {
+                    self.disbelieve(here, key, &claim);
+                    self.doubt_news(here, key, &claim);
+                }
+                Some(Belief::Heard(_)) => {
+                    here.engine.questions.take(key.name);
+                }
+                Some(Belief::Confirmed | Belief::Doubted { .. }) | None => {}
+            }
+        }
+    }
+
+    /// Puts a key into a round that tells nothing of it, for the answer.
+    fn ask(&mut self, here: &Here<'_>, key: StoreKey) {
+        let Some(asked) = here.subject(key).filter(|_| !self.is_full(key)) else {
+            return;
+        };
+        self.track(&asked, here.now()).ask = true;
+        self.want(here, key, Reason::Confirm);
+        self.look_again(key, here.now().after(BELIEVED_FOR));
+    }
+
+    /// The store is about to say how a key stands: what news did to it is undone where the answer does not replace it.
+    pub(super) fn before_answer(&self, here: &Here<'_>, key: StoreKey) {
+        if key.family == Family::Window
+            && let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) =
+                self.hearsay.get(&key)
+        {
+            self.disbelieve(here, key, &claim);
+        }
+    }
+
+    /// The store said to this pod how a key stands: news of it is confirmed, or was wrong.
+    pub(super) fn after_answer(&mut self, here: &Here<'_>, asked: &Asked<'_>, answered: &Answered) {
+        let (key, now) = (asked.store_key(), here.now());
+        here.engine.questions.take(key.name);
+        let (full, ends) = match answered.told {
+            Told::Level { level, .. } => {
+                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+                (full, answered.anchor.after(level))
+            }
+            Told::Window { current, left, .. } => {
+                let full = current >= Cells::new(asked.limit.requests());
+                (full, if full { now.after(left) } else { now })
+            }
+        };
+        if full {
+            let until = ends.min(now.after(CONFIRMED_FOR_MAX));
+            self.believe(here, key, until, Belief::Confirmed);
+            return;
+        }
+        match self.hearsay.get(&key) {
+            Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => {
+                self.hearsay.remove(&key);
+                // An answer from before the news says nothing of it.
+                let is_newer = answered.frozen.at >= claim.heard;
+                if is_newer && ends.after(BELIEVED_FOR) < claim.ends {
+                    self.doubt_news(here, key, &claim);
+                }
+            }
+            Some(Belief::Confirmed) => {
+                self.hearsay.remove(&key);
+            }
+            Some(Belief::Doubted { .. }) | None => {}
+        }
+    }
+
+    /// A key was reset: what was heard of it is of another time.
+    pub(super) fn forget_hearsay(&mut self, engine: &Engine, key: StoreKey) {
+        engine.questions.take(key.name);
+        if !matches!(self.hearsay.get(&key), Some(Belief::Doubted { .. })) {
+            self.hearsay.remove(&key);
+        }
+    }
+
+    fn doubt_news(&mut self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
+        let longer = claim.doubted_for.times(Cells::new(DOUBTED_AGAIN));
+        let length = longer.max(DOUBTED_FOR).min(DOUBTED_FOR_MAX);
+        let until = here.now().after(length);
+        let belief = Belief::Doubted { until, length };
+        self.believe(here, key, until.after(length), belief);
+    }
+
+    fn believe(&mut self, here: &Here<'_>, key: StoreKey, at: Nanos, belief: Belief) {
+        let crowded_out = self.hearsay.put(key, at, belief);
+        if let Some((key, Belief::Heard(claim) | Belief::Asking { claim, .. })) = crowded_out {
+            // Nobody would ask whether it is true.
+            self.disbelieve(here, key, &claim);
+        }
+    }
+
+    /// Undoes what news did to a key.
+    fn disbelieve(&self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
+        here.engine.questions.take(key.name);
+        here.engine.mitigations.remove(key.name);
+        let Some(asked) = here.subject(key) else {
+            return;
+        };
+        match claim.change {
+            Change::Level(by) => here.engine.unraise(&asked, by, claim.before),
+            Change::Window(index, cells) => here.engine.unfill(&asked, index, cells),
+        }
+    }
+}
+
+/// A length below `within` that differs between pods and keys: each pod's time line began at its own start.
+fn jitter(key: StoreKey, now: Nanos, within: Span) -> Span {
+    let low = (key.name & u128::from(u64::MAX)) as u64;
+    let mixed = (now.get() ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    Span::nanos((mixed ^ mixed >> 32) % within.get().max(1))
+}

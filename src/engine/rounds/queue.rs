@@ -1,0 +1,288 @@
+//! The keys that wait to be reported, in the one order in which the pod reports them.
+//!
+//! The order is over keys: first those whose share has just denied a check, then those that are contested, then the rest,
+//! and within each of these the one that has waited longest. Lanes only say which keys can travel together. One call in
+//! [`BY_AGE_EVERY`] takes the keys that have waited longest, whatever else they are, so no key waits for ever.
+
+use std::collections::BTreeSet;
+
+use crate::pure::sync::{LANES, Lane, StoreKey};
+use crate::pure::{Nanos, Span};
+
+/// Of so many calls one goes by age alone, if there is a key that has waited for so long.
+const BY_AGE_EVERY: u64 = 4;
+const OLD: Span = Span::seconds(1);
+
+/// How soon a key should be reported. In the order in which that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Urgency {
+    /// Its share has denied a check that the whole limit might have admitted.
+    ShareDenied,
+    /// Its burst is smaller than the fleet, or more than half of it is in use: each pod alone could exceed it.
+    Contested,
+    Ordinary,
+}
+
+impl Urgency {
+    const ALL: [Self; 3] = [Self::ShareDenied, Self::Contested, Self::Ordinary];
+}
+
+/// The place of a key in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) urgency: Urgency,
+    /// Since when it waits.
+    pub(super) since: Nanos,
+}
+
+/// How the keys of a call are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Urgency,
+    Age,
+}
+
+/// The keys of a lane that wait.
+#[derive(Debug)]
+struct LaneQueue {
+    keys: [BTreeSet<(Nanos, StoreKey)>; Urgency::ALL.len()],
+    /// Since when the first of each waits; [`NONE`] if none does.
+    firsts: [Nanos; Urgency::ALL.len()],
+}
+
+/// No key waits since then.
+const NONE: Nanos = Nanos::new(u64::MAX);
+
+impl Default for LaneQueue {
+    fn default() -> Self {
+        Self {
+            keys: Default::default(),
+            firsts: [NONE; Urgency::ALL.len()],
+        }
+    }
+}
+
+impl LaneQueue {
+    /// The place of the key that goes first.
+    fn head(&self, order: Order) -> Option<Place> {
+        let heads = Urgency::ALL.into_iter().zip(self.firsts);
+        let mut heads = heads
+            .filter(|(_, since)| *since < NONE)
+            .map(|(urgency, since)| Place { urgency, since });
+        match order {
+            Order::Urgency => heads.next(),
+            Order::Age => heads.min_by_key(|place| place.since),
+        }
+    }
+
+    fn insert(&mut self, key: StoreKey, place: Place) -> bool {
+        let index = place.urgency as usize;
+        self.firsts[index] = self.firsts[index].min(place.since);
+        self.keys[index].insert((place.since, key))
+    }
+
+    fn remove(&mut self, key: StoreKey, place: Place) -> bool {
+        let was_there = self.keys[place.urgency as usize].remove(&(place.since, key));
+        self.note_first(place.urgency);
+        was_there
+    }
+
+    fn pop(&mut self, urgency: Urgency) -> Option<StoreKey> {
+        let first = self.keys[urgency as usize].pop_first();
+        self.note_first(urgency);
+        first.map(|(_, key)| key)
+    }
+
+    fn note_first(&mut self, urgency: Urgency) {
+        let first = self.keys[urgency as usize].first();
+        self.firsts[urgency as usize] = first.map_or(NONE, |(since, _)| *since);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.firsts == [NONE; Urgency::ALL.len()]
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    lanes: Vec<LaneQueue>,
+    /// Keys that wait, by urgency.
+    waiting: [usize; Urgency::ALL.len()],
+    calls: u64,
+}
+
+impl Default for SendQueue {
+    fn default() -> Self {
+        Self {
+            lanes: (0..LANES).map(|_| LaneQueue::default()).collect(),
+            waiting: [0; Urgency::ALL.len()],
+            calls: 0,
+        }
+    }
+}
+
+impl SendQueue {
+    pub(super) fn insert(&mut self, key: StoreKey, place: Place) {
+        let lane = &mut self.lanes[usize::from(key.lane().number())];
+        let is_new = lane.insert(key, place);
+        self.waiting[place.urgency as usize] += usize::from(is_new);
+    }
+
+    pub(super) fn remove(&mut self, key: StoreKey, place: Place) {
+        let lane = &mut self.lanes[usize::from(key.lane().number())];
+        let was_there = lane.remove(key, place);
+        self.waiting[place.urgency as usize] -= usize::from(was_there);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting == [0; Urgency::ALL.len()]
+    }
+
+    /// The keys that are as urgent as this, or more.
+    pub(super) fn len_up_to(&self, urgency: Urgency) -> usize {
+        self.waiting[..=urgency as usize].iter().sum()
+    }
+
+    /// The keys of a lane that wait, as urgent as this or more.
+    pub(super) fn len_in(&self, lane: Lane, urgency: Urgency) -> usize {
+        let lane = &self.lanes[usize::from(lane.number())];
+        let sets = lane.keys[..=urgency as usize].iter();
+        sets.map(BTreeSet::len).sum()
+    }
+
+    pub(super) fn is_empty_in(&self, lane: Lane) -> bool {
+        self.lanes[usize::from(lane.number())].is_empty()
+    }
+
+    /// How the next call chooses its keys. Where nothing is urgent, urgency and age are the same order.
+    pub(super) fn order(&self, now: Nanos) -> Order {
+        let urgent = self.len_up_to(Urgency::Contested) > 0;
+        if !urgent || self.calls % BY_AGE_EVERY < BY_AGE_EVERY - 1 {
+            return Order::Urgency;
+        }
+        let mut firsts = self.lanes.iter().flat_map(|lane| lane.firsts);
+        match firsts.any(|since| since < NONE && now.since(since) >= OLD) {
+            true => Order::Age,
+            false => Order::Urgency,
+        }
+    }
+
+    /// Of `lanes`, the one whose first key comes first, and that key's place.
+    pub(super) fn first(&self, lanes: &[Lane], order: Order) -> Option<(Lane, Place)> {
+        let heads = lanes.iter().filter_map(|lane| {
+            let head = self.lanes[usize::from(lane.number())].head(order)?;
+            Some((*lane, head))
+        });
+        heads.min_by_key(|(_, head)| match order {
+            Order::Urgency => (head.urgency, head.since),
+            Order::Age => (Urgency::Ordinary, head.since),
+        })
+    }
+
+    /// Takes up to `most` keys of `lane`, and of the ordinary ones only up to `ordinary_most`.
+    pub(super) fn take(
+        &mut self,
+        lane: Lane,
+        order: Order,
+        (most, ordinary_most): (usize, usize),
+    ) -> Vec<StoreKey> {
+        self.calls += 1;
+        let queue = &mut self.lanes[usize::from(lane.number())];
+        let mut taken = Vec::new();
+        while let Some(Place { urgency, .. }) = queue.head(order) {
+            let full = match (order, urgency) {
+                (Order::Urgency, Urgency::Ordinary) => taken.len() >= most.min(ordinary_most),
+                (Order::Age, _) | (_, Urgency::ShareDenied | Urgency::Contested) => {
+                    taken.len() >= most
+                }
+            };
+            if full {
+                break;
+            }
+            if let Some(key) = queue.pop(urgency) {
+                self.waiting[urgency as usize] -= 1;
+                taken.push(key);
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pure::sync::Family;
+
+    /// A key of the lane of that number.
+    fn key(lane: u8, rule: u64) -> StoreKey {
+        let name = (0..)
+            .find(|name| Lane::of(*name) == Lane::new(lane))
+            .unwrap();
+        StoreKey {
+            family: Family::Level,
+            rule,
+            name,
+        }
+    }
+
+    fn place(urgency: Urgency, since: u64) -> Place {
+        let since = Nanos::new(since);
+        Place { urgency, since }
+    }
+
+    /// The rules' numbers of the keys that three calls of at most two keys take.
+    fn taken(keys: &[(u8, u64, Place)], calls: usize) -> Vec<Vec<u64>> {
+        let mut queue = SendQueue::default();
+        for (lane, rule, place) in keys {
+            queue.insert(key(*lane, *rule), *place);
+        }
+        let lanes: Vec<Lane> = Lane::all().collect();
+        let call = |_| {
+            let order = queue.order(Nanos::new(2_000_000_000));
+            let (lane, _) = queue.first(&lanes, order)?;
+            let keys = queue.take(lane, order, (2, 2));
+            Some(keys.iter().map(|key| key.rule).collect())
+        };
+        (0..calls).map_while(call).collect()
+    }
+
+    #[test]
+    fn urgent_keys_go_first_whatever_their_lane() {
+        use Urgency::{Contested, Ordinary, ShareDenied};
+        let keys = [
+            (0, 1, place(Ordinary, 1)),
+            (0, 2, place(Ordinary, 2)),
+            (63, 3, place(ShareDenied, 9)),
+            (7, 4, place(Contested, 5)),
+            (7, 5, place(Ordinary, 3)),
+        ];
+        let by_call = [vec![3], vec![4, 5], vec![1, 2]];
+        assert_eq!(taken(&keys, 9), by_call);
+    }
+
+    #[test]
+    fn the_oldest_goes_with_every_fourth_call_however_many_are_urgent() {
+        let urgent = (0..9).map(|n| (1, 100 + n, place(Urgency::Contested, 50 + n)));
+        let old = [(2, 7, place(Urgency::Ordinary, 1))];
+        let keys: Vec<_> = urgent.chain(old).collect();
+        assert_eq!(taken(&keys, 4)[3], [7]);
+    }
+
+    #[test]
+    fn what_is_removed_is_gone() {
+        let mut queue = SendQueue::default();
+        let at = place(Urgency::Contested, 4);
+        queue.insert(key(3, 1), at);
+        queue.insert(key(3, 1), at);
+        let waiting = |urgency| queue.len_up_to(urgency);
+        assert_eq!(
+            (waiting(Urgency::ShareDenied), waiting(Urgency::Ordinary)),
+            (0, 1)
+        );
+        queue.remove(key(3, 1), at);
+        queue.remove(key(3, 1), at);
+        assert!(queue.is_empty());
+        assert!(queue.is_empty_in(Lane::new(3)));
+    }
+}

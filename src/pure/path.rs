@@ -1,0 +1,257 @@
+//! One path, one spelling: paths in their normal form.
+//!
+//! An application serves `/lo%67in`, `//login`, `/login/`, `/./login` and `/x/../login` as it serves `/login`, and a
+//! rule for `/login` has to meet them all. The normal form has no query and no fragment, no empty segment, no `.` and
+//! no `..`, no slash at its end, and no escape that stands for an ordinary character. `%2F`, `%3F`, `%23` and `%25`
+//! stay escapes, in capitals: decoded they would say something else.
+
+use std::borrow::Cow;
+
+use super::check::{Entry, ValueKind};
+
+/// Which entries hold paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    keys: Vec<String>,
+    forward_keys: Vec<String>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self::new(Vec::new(), vec!["path".to_owned()])
+    }
+}
+
+impl Paths {
+    /// Entries named in `keys` are paths wherever they come from, those in `forward_keys` if `/v1/forward` was asked.
+    pub const fn new(keys: Vec<String>, forward_keys: Vec<String>) -> Self {
+        Self { keys, forward_keys }
+    }
+
+    /// Whether every door takes the values of `key` for paths.
+    pub fn are_everywhere(&self, key: &str) -> bool {
+        self.keys.iter().any(|known| known == key)
+    }
+
+    /// Whether any door takes the values of `key` for paths.
+    pub fn are_anywhere(&self, key: &str) -> bool {
+        self.are_everywhere(key) || self.forward_keys.iter().any(|known| known == key)
+    }
+
+    /// The normal form of the entry's value, if it holds a path.
+    ///
+    /// ```
+    /// use tidegate::pure::{Entry, Paths};
+    /// let paths = Paths::new(vec!["path".to_owned()], vec![]);
+    /// assert_eq!(paths.normal(&Entry::new("path", "//lo%67in/?a")).as_deref(), Some(&b"/login"[..]));
+    /// assert_eq!(paths.normal(&Entry::new("user", "//lo%67in/?a")), None);
+    /// ```
+    #[inline]
+    pub fn normal<'a>(&self, entry: &Entry<'a>) -> Option<Cow<'a, [u8]>> {
+        let named = |keys: &[String]| keys.iter().any(|known| known.as_bytes() == entry.key);
+        let forwarded = entry.kind == ValueKind::Forwarded;
+        if named(&self.keys) || (forwarded && named(&self.forward_keys)) {
+            return Some(normal(entry.value));
+        }
+        None
+    }
+}
+
+/// The normal form of a path. A word before it (`GET /login`) stays as it is; a scheme and a host before it are left out.
+///
+/// ```
+/// use tidegate::pure::path::normal;
+/// assert_eq!(&*normal(b"GET /x/../login"), b"GET /login");
+/// assert_eq!(&*normal(b"https://api.example/login"), b"/login");
+/// ```
+pub fn normal(value: &[u8]) -> Cow<'_, [u8]> {
+    let (before, path) = parted(value);
+    let path = until(path, |byte| matches!(byte, b'?' | b'#'));
+    if before.len().saturating_add(path.len()) == value.len() && is_normal(path) {
+        return Cow::Borrowed(value);
+    }
+    let mut out = Vec::with_capacity(value.len());
+    out.extend_from_slice(before);
+    let root = out.len();
+    let path = decoded(path);
+    for segment in path.split(|byte| *byte == b'/') {
+        match segment {
+            b"" | b"." => {}
+            b".." => {
+                let last = out.iter().skip(root).rposition(|byte| *byte == b'/');
+                out.truncate(root.saturating_add(last.unwrap_or(0)));
+            }
+            segment => {
+                // What does not begin with a slash is no path, and stays without one.
+                if out.len() > root || path.first() == Some(&b'/') {
+                    out.push(b'/');
+                }
+                out.extend_from_slice(segment);
+            }
+        }
+    }
+    if out.len() == root && path.first() == Some(&b'/') {
+        out.push(b'/');
+    }
+    Cow::Owned(out)
+}
+
+/// What stands before the path and is to be kept, and what begins with the path.
+fn parted(value: &[u8]) -> (&[u8], &[u8]) {
+    let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
+        let start = value.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    });
+    if let Some(scheme) = scheme {
+        let rest = value.get(scheme.len()..).unwrap_or_default();
+        let host = until(rest, |byte| matches!(byte, b'/' | b'?' | b'#')).len();
+        return (&[], rest.get(host..).unwrap_or_default());
+    }
+    let word = value.iter().position(|byte| matches!(byte, b' ' | b'/'));
+    match word.and_then(|at| value.split_at_checked(at.saturating_add(1))) {
+        Some((before, path)) if before.ends_with(b" ") && path.starts_with(b"/") => (before, path),
+        Some(_) | None => (&[], value),
+    }
+}
+
+fn until(value: &[u8], ends: impl Fn(u8) -> bool) -> &[u8] {
+    let end = value.iter().position(|byte| ends(*byte));
+    value.get(..end.unwrap_or(value.len())).unwrap_or_default()
+}
+
+/// Whether nothing of the path would change. May say no where nothing would.
+fn is_normal(path: &[u8]) -> bool {
+    let ends_well = path.len() <= 1 || !path.ends_with(b"/");
+    let mut pairs = path.iter().zip(path.iter().skip(1));
+    ends_well
+        && !path.contains(&b'%')
+        && !pairs.any(|pair| matches!(pair, (b'/', b'/' | b'.')))
+        && !path.starts_with(b".")
+}
+
+/// The path with the escapes decoded that do not have to stay.
+fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
+    if !path.contains(&b'%') {
+        return Cow::Borrowed(path);
+    }
+    let mut out = Vec::with_capacity(path.len());
+    let mut left = path;
+    while let [first, rest @ ..] = left {
+        left = rest;
+        let escape = match (first, rest) {
+            (b'%', [high, low, after @ ..]) => hex(*high, *low).map(|byte| (byte, after)),
+            _ => None,
+        };
+        match (escape, rest) {
+            (Some((b'/' | b'?' | b'#' | b'%' | 0..=0x1f | 0x7f, after)), [high, low, ..]) => {
+                let kept = [b'%', high.to_ascii_uppercase(), low.to_ascii_uppercase()];
+                out.extend_from_slice(&kept);
+                left = after;
+            }
+            (Some((byte, after)), _) => {
+                out.push(byte);
+                left = after;
+            }
+            (None, _) => out.push(*first),
+        }
+    }
+    Cow::Owned(out)
+}
+
+fn hex(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| {
+        char::from(byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    digit(high)?.checked_mul(16)?.checked_add(digit(low)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(value: &str, expected: &str) {
+        let found = normal(value.as_bytes());
+        let found = String::from_utf8_lossy(&found);
+        assert_eq!(found, expected, "{value}");
+    }
+
+    #[test]
+    fn every_spelling_of_a_path_is_one() {
+        for spelling in [
+            "/login",
+            "/lo%67in",
+            "/%6c%6F%67in",
+            "//login",
+            "///login//",
+            "/login/",
+            "/./login",
+            "/login/.",
+            "/%2e/login",
+            "/x/../login",
+            "/x/%2E%2e/login",
+            "/../login",
+            "/x/y/../../login",
+            "/login?next=/x",
+            "/login/?a",
+            "/login#top",
+            "http://host/login",
+            "HTTPS://host:8443//login",
+        ] {
+            check(spelling, "/login");
+        }
+    }
+
+    #[test]
+    fn what_says_something_else_stays() {
+        for path in [
+            "/",
+            "",
+            "/login.php",
+            "/.well-known/x",
+            "/a..b",
+            "/Login",
+            "/login;a=b",
+            "/a b",
+            "/a%2Fb",
+            "/a%3Fb",
+            "/a%23b",
+            "/a%25b",
+            "/a%00b",
+            "/a%",
+            "/a%4",
+            "/a%zz",
+            "*",
+            "login",
+        ] {
+            check(path, path);
+        }
+        check("/a%2fb%3f", "/a%2Fb%3F");
+        check("/%C3%A9", "/\u{e9}");
+        check("/x/..", "/");
+        check("/..", "/");
+        check("http://host", "");
+        check("login/../x", "x");
+    }
+
+    #[test]
+    fn a_method_before_the_path_stays() {
+        check("GET //lo%67in/", "GET /login");
+        check("POST /", "POST /");
+        check("GET /..", "GET /");
+        check("a b", "a b");
+    }
+
+    proptest! {
+        /// Whatever is sent, the normal form of a normal form is itself, and is no longer than what was sent.
+        #[test]
+        fn a_normal_form_stays_as_it_is(value in "[a-z/.%2eEfF?# ]{0,24}") {
+            let once = normal(value.as_bytes());
+            prop_assert!(once.len() <= value.len());
+            prop_assert_eq!(&normal(&once), &once);
+        }
+    }
+}

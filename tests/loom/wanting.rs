@@ -1,0 +1,44 @@
+//! Whoever pushes a key and whoever drains the queue, at the same time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::sync::Arc;
+use loom::thread;
+use tidegate::engine::wanting::Wanting;
+use tidegate::pure::sync::{Family, StoreKey};
+
+const fn key(name: u128) -> StoreKey {
+    StoreKey {
+        family: Family::Level,
+        rule: 1,
+        name,
+    }
+}
+
+/// A key that is pushed while others are drained is among them, or whoever drains is woken once more: no key waits in
+/// the queue for a turn that nobody was asked to take.
+#[test]
+fn a_key_is_drained_or_rings_again() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let wanting = Arc::new(Wanting::default());
+        // Not loom's: what is counted is not what is explored.
+        let rung = std::sync::Arc::new(AtomicUsize::new(0));
+        let bell = std::sync::Arc::clone(&rung);
+        wanting.set_alarm(Box::new(move || {
+            bell.fetch_add(1, Ordering::Relaxed);
+        }));
+        wanting.push(key(1));
+        assert_eq!(rung.load(Ordering::Relaxed), 1);
+        let checks = Arc::clone(&wanting);
+        let other = thread::spawn(move || checks.push(key(2)));
+        let drained = wanting.drain().count();
+        other.join().expect("no panic");
+        let rings = rung.load(Ordering::Relaxed);
+        assert!(
+            (1..=2).contains(&drained) && (drained == 2 || rings == 2),
+            "{drained} drained, rung {rings} times"
+        );
+    });
+}
