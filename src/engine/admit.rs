@@ -1,12 +1,12 @@
 //! One key and one rule: look, admit, and what has to be known to give it back.
 //!
 //! A known key is a single change of one bucket. A new one takes the slow way: it may have a bucket under a former
-//! limit, may have been counted by the doorkeeper, and has to find a slot.
+//! limit, may be remembered from before it had to leave, and has to find a slot.
 
 use super::answer::Source;
 use super::shards::Room;
 use super::snapshot::{RuleState, Snapshot};
-use super::table::{Booked, BucketState, TableKey, Taken, Tenancy, Touched};
+use super::table::{Booked, BucketState, EntryPermit, Size, TableKey, Taken, Tenancy, Touched};
 use super::windows::{Grant, WindowAdmission, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
@@ -41,7 +41,7 @@ pub(super) enum Trace<'a> {
     None,
     /// Nothing was changed; allowed without room, because the store cannot be reached.
     Forgiven,
-    /// The key is not held: it was counted where nothing can be given back.
+    /// The key is not held: what it used is remembered where nothing can be given back.
     KeptOut,
     Level {
         tenancy: Tenancy<'a>,
@@ -338,29 +338,30 @@ impl Engine {
         }
         let now = asked.moment.now;
         let mitigated = self.mitigation(asked);
-        let carried = asked.state.former.iter().find_map(|former| {
-            let taken = self
-                .table
-                .take(&permit, &self.table.key(asked.name, former.variant))?;
-            let tat = former.rescaled(taken.tat, now, &asked.limit);
-            Some(Taken {
-                tat: tat.max(mitigated.unwrap_or(tat)),
-                ..taken
-            })
+        let former = self.take_former(asked, &permit).map(|taken| Taken {
+            tat: taken.tat.max(mitigated.unwrap_or(taken.tat)),
+            ..taken
         });
         let unheld = self.unheld(asked);
-        let opening = carried.unwrap_or(Taken {
+        let opening = former.unwrap_or(Taken {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
-            pending: Cells::ZERO,
             trigger: asked.state.opening(),
+            ..Taken::at(now)
         });
         let (after, standing) = asked.decide(opening.tat, cost);
-        let first_sight = carried.is_none() && unheld <= now && self.crowded();
-        let enters = carried.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
+        let first_sight = former.is_none() && unheld <= now && self.is_full();
+        let enters = former.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
         let entrance = enters.then(|| {
-            self.table
-                .enter(&permit, key, Taken { tat, ..opening }, now)
+            // Before it enters: once it is held it may have to leave again at once.
+            self.table.forget_ghost(&permit, key);
+            let size = Size::of(asked.limit.capacity());
+            let bucket = Taken {
+                tat,
+                size,
+                ..opening
+            };
+            self.table.enter(&permit, key, bucket, now)
         });
         if enters || standing.allowed {
             self.stats.entered(entrance.map(|entrance| entrance.how));
@@ -376,6 +377,7 @@ impl Engine {
         }
         if held.is_none() {
             self.stats.count(Stat::CellsLost, opening.pending.get());
+            self.table.remember(&permit, key, tat, now);
         }
         let trace = match held {
             _ if !standing.allowed => Trace::None,
@@ -384,10 +386,7 @@ impl Engine {
                 before: opening.tat,
                 after,
             },
-            None => {
-                self.doorkeeper.add(asked.name, cost, now);
-                Trace::KeptOut
-            }
+            None => Trace::KeptOut,
         };
         Ok(Admission {
             standing,
@@ -396,26 +395,30 @@ impl Engine {
         })
     }
 
+    /// Takes out what is held or remembered of the key under a former limit, on the scale of this one.
+    fn take_former(&self, asked: &Asked<'_>, permit: &EntryPermit<'_>) -> Option<Taken> {
+        let now = asked.moment.now;
+        asked.state.former.iter().find_map(|former| {
+            let key = self.table.key(asked.name, former.variant);
+            let remembered = || {
+                let tat = self.table.ghost(&key, now)?;
+                self.table.forget_ghost(permit, &key);
+                Some(Taken {
+                    trigger: asked.state.opening(),
+                    ..Taken::at(tat)
+                })
+            };
+            let taken = self.table.take(permit, &key).or_else(remembered)?;
+            Some(Taken {
+                tat: former.rescaled(taken.tat, now, &asked.limit),
+                ..taken
+            })
+        })
+    }
+
     fn admit_window(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
         let key = asked.window();
         let opening = self.window_opening(asked);
-        let crowded = self.windows.held() * 10 >= self.windows.keys_max() * 9;
-        if crowded && opening == Cells::ZERO && !self.windows.holds(&key) {
-            let standing = self.windows.look(&key, opening, cost);
-            if standing.allowed {
-                self.doorkeeper.add(asked.name, cost, asked.moment.now);
-                self.stats.count(Stat::KeptOut, 1);
-            }
-            return Admission {
-                standing,
-                source: Source::Local,
-                trace: if standing.allowed {
-                    Trace::KeptOut
-                } else {
-                    Trace::None
-                },
-            };
-        }
         let WindowAdmission {
             standing,
             room,
@@ -428,10 +431,7 @@ impl Engine {
         let trace = match room {
             _ if !standing.allowed => Trace::None,
             Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Window,
-            Room::Nowhere => {
-                self.doorkeeper.add(asked.name, cost, asked.moment.now);
-                Trace::KeptOut
-            }
+            Room::Nowhere => Trace::KeptOut,
         };
         Admission {
             standing,
@@ -440,12 +440,11 @@ impl Engine {
         }
     }
 
-    /// What a key of a windowed rule that is not held has to be assumed to have used.
+    /// What a key of a windowed rule that is not held has to be assumed to have used, beside what is remembered of it.
     fn window_opening(&self, asked: &Asked<'_>) -> Cells {
-        let now = asked.moment.now;
-        match self.mitigations.get(asked.name, now) {
+        match self.mitigations.get(asked.name, asked.moment.now) {
             Some(_) => Cells::new(asked.limit.requests()),
-            None => self.doorkeeper.count(asked.name, now),
+            None => Cells::ZERO,
         }
     }
 
@@ -458,19 +457,20 @@ impl Engine {
 
     /// The TAT that a key which is not held has to be assumed to have.
     pub(super) fn unheld(&self, asked: &Asked<'_>) -> Nanos {
-        let counted = self
-            .doorkeeper
-            .count(asked.name, asked.moment.now)
-            .min(asked.limit.burst());
-        asked
-            .moment
-            .now
-            .after(asked.limit.interval().times(counted))
+        let now = asked.moment.now;
+        let ghost = match asked.state.family {
+            Family::Level => self.table.ghost(&self.table_key(asked), now),
+            Family::Carried => self.carried.ghost(asked.name, now),
+            Family::Window => None,
+        };
+        // It may be another key's, of a longer limit.
+        let most = now.after(asked.terms().level_max());
+        ghost.map_or(now, |tat| tat.min(most))
     }
 
-    /// Whether the table is so full that a key has to come twice to be let in.
-    fn crowded(&self) -> bool {
-        self.table.held() * 10 >= self.table.keys_max() * 9
+    /// Whether the table is full, so that a key has to come twice to be let in.
+    fn is_full(&self) -> bool {
+        self.table.held() >= self.table.keys_max()
     }
 
     pub(super) fn report_admission(
@@ -548,7 +548,8 @@ impl Engine {
         let former = || {
             asked.state.former.iter().find_map(|former| {
                 let key = self.table.key(asked.name, former.variant);
-                let state = self.table.look(&key)?;
+                let ghost = || self.table.ghost(&key, now).map(BucketState::at);
+                let state = self.table.look(&key).or_else(ghost)?;
                 let tat = former.rescaled(state.tat, now, &asked.limit);
                 Some(BucketState { tat, ..state })
             })

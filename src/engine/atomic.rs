@@ -5,26 +5,38 @@ pub use crossbeam_queue::SegQueue as Queue;
 #[cfg(feature = "loom")]
 pub use loom::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 #[cfg(feature = "loom")]
 pub use model::Queue;
 #[cfg(not(feature = "loom"))]
 pub use std::sync::{
     Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
+
+/// What memory can be filled with zeros of.
+#[cfg(not(feature = "loom"))]
+pub trait Word: bytemuck::Zeroable {}
+#[cfg(not(feature = "loom"))]
+impl<T: bytemuck::Zeroable> Word for T {}
+
+/// What memory can be filled with zeros of.
+#[cfg(feature = "loom")]
+pub trait Word: Default {}
+#[cfg(feature = "loom")]
+impl<T: Default> Word for T {}
 
 /// `len` zeroed words. Outside loom they come from the system untouched: a page costs memory once it is used.
 #[cfg(not(feature = "loom"))]
-pub fn zeroed(len: usize) -> Box<[AtomicU64]> {
+pub fn zeroed<T: Word>(len: usize) -> Box<[T]> {
     bytemuck::allocation::zeroed_slice_box(len)
 }
 
 /// `len` zeroed words.
 #[cfg(feature = "loom")]
-pub fn zeroed(len: usize) -> Box<[AtomicU64]> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
+pub fn zeroed<T: Word>(len: usize) -> Box<[T]> {
+    (0..len).map(|_| T::default()).collect()
 }
 
 #[cfg(feature = "loom")]

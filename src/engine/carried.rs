@@ -7,9 +7,10 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::ghosts::{Ghost, Ghosts};
 use super::refund::{Refunded, ToldCells};
-use super::shards::{Kept, Missed, Room, Shard, Shards};
-use super::table::Booked;
+use super::shards::{Entry, Kept, Missed, Room, Shard, Shards};
+use super::table::{Booked, Size};
 use crate::pure::sync::{Share, ShareCode, Terrain, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
@@ -19,6 +20,8 @@ struct Bucket {
     tat: Nanos,
     /// Whether the fleet's level denies it.
     mitigated: bool,
+    /// How large it was for the caller that it entered with.
+    size: Size,
     untold: Untold,
 }
 
@@ -73,13 +76,25 @@ impl Kept for Bucket {
     fn is_in_flight(&self) -> bool {
         self.untold.in_flight
     }
+
+    fn missed(&self, now: Nanos) -> Missed {
+        let level = self.tat.since(now);
+        let part = self.size.part_of(level.get());
+        (level > Span::ZERO, u128::from(part), level)
+    }
+
+    fn ghost(&self, _: Nanos) -> Option<Ghost> {
+        Some(Ghost::at(self.tat))
+    }
 }
 
 impl Bucket {
-    const fn at(tat: Nanos, mitigated: bool) -> Self {
+    /// A bucket at `tat` of a key that stood so.
+    const fn at(tat: Nanos, stood: &Stood) -> Self {
         Self {
             tat,
-            mitigated,
+            mitigated: stood.mitigated,
+            size: stood.size,
             untold: Untold {
                 limit: None,
                 cells: Cells::ZERO,
@@ -96,12 +111,9 @@ impl Bucket {
         Stood {
             tat: self.tat,
             mitigated: self.mitigated,
+            size: self.size,
             granted: self.untold.granted,
         }
-    }
-
-    fn missed(&self, now: Nanos) -> Missed {
-        (self.tat > now, 0, self.tat.since(now))
     }
 }
 
@@ -112,6 +124,8 @@ pub struct Stood {
     pub tat: Nanos,
     /// Whether the fleet's level denied it.
     pub mitigated: bool,
+    /// How large its bucket is.
+    pub size: Size,
     /// The share that this pod grants of it; `None` if it grants all of it.
     pub granted: Option<ShareCode>,
 }
@@ -136,10 +150,11 @@ pub struct Carried {
 }
 
 impl Carried {
-    /// A table for at most `keys_max` keys.
-    pub fn new(keys_max: usize) -> Self {
+    /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
+    pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
+        let ghosts = Ghosts::of_times(keys_max, seeds);
         Self {
-            buckets: Shards::new(keys_max),
+            buckets: Shards::new(keys_max, seeds, ghosts),
             silent_pods: AtomicU64::new(0),
         }
     }
@@ -149,10 +164,21 @@ impl Carried {
         self.buckets.held()
     }
 
+    /// Keys that were forgotten while they were in use.
+    pub fn forgotten(&self) -> u64 {
+        self.buckets.forgotten()
+    }
+
+    /// The TAT that is remembered of a key that is not held.
+    pub fn ghost(&self, name: u128, now: Nanos) -> Option<Nanos> {
+        let ghost = self.buckets.ghost(name, now)?;
+        Some(ghost.ends)
+    }
+
     /// How the key stands, if it is held.
     pub fn look(&self, name: u128) -> Option<Stood> {
         let shard = self.shard(name);
-        shard.get(&name).map(Bucket::stood)
+        shard.get(name).map(Bucket::stood)
     }
 
     /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it stood before. One that is
@@ -165,7 +191,7 @@ impl Carried {
         step: impl FnOnce(&Stood) -> Option<Nanos>,
     ) -> (Stood, Room) {
         let mut shard = self.shard(name);
-        if let Some(bucket) = shard.get_mut(&name) {
+        if let Some(bucket) = shard.get_mut(name) {
             let stood = bucket.stood();
             bucket.tat = step(&stood).unwrap_or(bucket.tat);
             return (stood, Room::Free);
@@ -173,9 +199,9 @@ impl Carried {
         let stood = opening();
         let room = match step(&stood) {
             Some(tat) => {
-                let bucket = Bucket::at(tat, stood.mitigated);
-                let missed = |bucket: &Bucket| bucket.missed(now);
-                self.buckets.put(&mut shard, (name, bucket), missed)
+                let bucket = Bucket::at(tat, &stood);
+                let entry = Entry::Sure;
+                self.buckets.put(&mut shard, (name, bucket), entry, now)
             }
             None => Room::Free,
         };
@@ -184,7 +210,7 @@ impl Carried {
 
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since.
     pub fn give_back(&self, name: u128, after: Nanos, before: Nanos) -> bool {
-        match self.shard(name).get_mut(&name) {
+        match self.shard(name).get_mut(name) {
             Some(bucket) if bucket.tat == after => {
                 bucket.tat = before;
                 true
@@ -196,7 +222,7 @@ impl Carried {
     /// Gives back cells, as far as they are used, and says how many of them the store may know of.
     pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> Refunded {
         let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(&name) else {
+        let Some(bucket) = shard.get_mut(name) else {
             return Refunded::default();
         };
         let before = bucket.tat.max(now);
@@ -209,7 +235,7 @@ impl Carried {
     /// Notes cells as admitted under `limit` and not yet told.
     pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booked {
         let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(&name) else {
+        let Some(bucket) = shard.get_mut(name) else {
             return Booked::Left;
         };
         let untold = &mut bucket.untold;
@@ -226,14 +252,14 @@ impl Carried {
 
     /// The limit of the key's last admission.
     pub fn limit(&self, name: u128) -> Option<Limit> {
-        self.shard(name).get(&name)?.untold.limit
+        self.shard(name).get(name)?.untold.limit
     }
 
     /// Collects what was noted of the key since the last time. It is in flight from then on and keeps its place until
     /// [`Carried::land`]. `None` if it is not held.
     pub fn collect(&self, name: u128) -> Option<Collected> {
         let mut shard = self.shard(name);
-        let Bucket { tat, untold, .. } = shard.get_mut(&name)?;
+        let Bucket { tat, untold, .. } = shard.get_mut(name)?;
         untold.in_flight = true;
         Some(Collected {
             cells: std::mem::take(&mut untold.cells),
@@ -245,7 +271,7 @@ impl Carried {
     /// Collects what was noted of the key and is not to be told, and what it cost.
     pub fn hush(&self, name: u128) -> (Cells, Span) {
         let mut shard = self.shard(name);
-        match shard.get_mut(&name) {
+        match shard.get_mut(name) {
             Some(Bucket { untold, .. }) => (
                 std::mem::take(&mut untold.cells),
                 std::mem::take(&mut untold.price),
@@ -258,7 +284,7 @@ impl Carried {
     /// if as many are pending already.
     pub fn land(&self, name: u128, trigger: Trigger, mitigated: Option<bool>) -> bool {
         let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(&name) else {
+        let Some(bucket) = shard.get_mut(name) else {
             return false;
         };
         bucket.mitigated = mitigated.unwrap_or(bucket.mitigated);
@@ -271,7 +297,7 @@ impl Carried {
 
     /// Ends the flight of the key, if it is in one, and grants it by `share` from now on.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
-        if let Some(bucket) = self.shard(name).get_mut(&name) {
+        if let Some(bucket) = self.shard(name).get_mut(name) {
             bucket.untold.in_flight = false;
             bucket.untold.granted = Some(share);
             bucket.untold.share_denied = false;
@@ -281,7 +307,7 @@ impl Carried {
 
     /// Notes that the share of the key has denied a check. `true` for the first time since it was granted.
     pub fn note_share_denied(&self, name: u128) -> bool {
-        match self.shard(name).get_mut(&name) {
+        match self.shard(name).get_mut(name) {
             Some(Bucket { untold, .. }) => {
                 untold.granted.is_some() && !std::mem::replace(&mut untold.share_denied, true)
             }
@@ -293,13 +319,13 @@ impl Carried {
     pub fn is_share_denied(&self, name: u128) -> bool {
         let shard = self.shard(name);
         shard
-            .get(&name)
+            .get(name)
             .is_some_and(|bucket| bucket.untold.share_denied)
     }
 
     /// Moves the key to the TAT that `fold` makes of the one it has and of what is pending.
     pub fn fold(&self, name: u128, fold: impl FnOnce(Nanos, Span) -> Nanos) {
-        if let Some(bucket) = self.shard(name).get_mut(&name) {
+        if let Some(bucket) = self.shard(name).get_mut(name) {
             bucket.tat = fold(bucket.tat, bucket.untold.price);
         }
     }
@@ -308,7 +334,7 @@ impl Carried {
     /// it is not held.
     pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> Option<(Nanos, Nanos)> {
         let mut shard = self.shard(name);
-        let bucket = shard.get_mut(&name)?;
+        let bucket = shard.get_mut(name)?;
         let before = bucket.tat;
         bucket.tat = before.max(ends.after(bucket.untold.price));
         bucket.mitigated = mitigated;
@@ -317,7 +343,7 @@ impl Carried {
 
     /// Sets whether the fleet's level denies the key.
     pub fn mitigate(&self, name: u128, mitigated: bool) {
-        if let Some(bucket) = self.shard(name).get_mut(&name) {
+        if let Some(bucket) = self.shard(name).get_mut(name) {
             bucket.mitigated = mitigated;
         }
     }
@@ -325,18 +351,18 @@ impl Carried {
     /// Holds a key of `limit` that was denied without being held, so that the store can be asked for it.
     pub fn hold(&self, name: u128, limit: &Limit, stood: Stood, now: Nanos) -> Room {
         let mut shard = self.shard(name);
-        if shard.contains_key(&name) {
+        if shard.get(name).is_some() {
             return Room::Free;
         }
-        let mut bucket = Bucket::at(stood.tat, stood.mitigated);
+        let mut bucket = Bucket::at(stood.tat, &stood);
         bucket.untold.limit = Some(*limit);
-        let missed = |bucket: &Bucket| bucket.missed(now);
-        self.buckets.put(&mut shard, (name, bucket), missed)
+        self.buckets
+            .put(&mut shard, (name, bucket), Entry::Sure, now)
     }
 
     /// Moves the key to what the store said, which decides it. Whether it is held.
     pub fn set(&self, name: u128, limit: &Limit, ends: Nanos, mitigated: bool) -> bool {
-        match self.shard(name).get_mut(&name) {
+        match self.shard(name).get_mut(name) {
             Some(bucket) => {
                 (bucket.tat, bucket.mitigated) = (ends, mitigated);
                 bucket.untold.limit = Some(*limit);
@@ -392,10 +418,11 @@ mod tests {
 
     /// Admits to 1,500, lets `between` happen, and gives back: whether that was possible, and the TAT then.
     fn given_back(between: impl FnOnce(&Carried)) -> (bool, Option<u64>) {
-        let carried = Carried::new(4);
+        let carried = Carried::new(4, [1, 2]);
         let opening = || Stood {
             tat: NOW,
             mitigated: false,
+            size: Size::UNKNOWN,
             granted: None,
         };
         let after = Nanos::new(1_500);

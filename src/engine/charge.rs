@@ -8,7 +8,6 @@ use std::sync::{Mutex, PoisonError};
 
 use super::admit::Asked;
 use super::check::allows;
-use super::doorkeeper::COUNT_MAX;
 use super::shards::Room;
 use super::snapshot::Snapshot;
 use super::stats::Stat;
@@ -117,23 +116,26 @@ impl Engine {
             let _ = self.admit_in_step(asked, Cells::ZERO);
             touched = self.table.touch(&key, step);
         }
-        if matches!(touched, Touched::Missing) && cost > COUNT_MAX {
-            // The doorkeeper cannot remember as much. It lets in whom it has seen before.
-            self.doorkeeper.add(asked.name, Cells::ONE, now);
-            let _ = self.admit_in_step(asked, Cells::ZERO);
-            touched = self.table.touch(&key, step);
+        let permit = match touched {
+            Touched::Held(..) => None,
+            Touched::Missing => Some(self.table.permit(&key)),
+        };
+        if permit.is_some() {
+            touched = self.table.touch(&key, step); // another thread may have let it enter
         }
-        match touched {
-            Touched::Held(cells, tenancy) => {
+        match (touched, permit) {
+            (Touched::Held(cells, tenancy), _) => {
                 if asked.state.reported && cells > Cells::ZERO {
                     self.charges.add(asked.store_key(), cells);
                     self.report((asked.state.id, asked.name), &tenancy, cells);
                 }
                 cells
             }
-            Touched::Missing => {
-                let (_, cells) = step(self.unheld(asked));
-                self.doorkeeper.add(asked.name, cells, now);
+            (Touched::Missing, permit) => {
+                let (after, cells) = step(self.unheld(asked));
+                if let (Some(permit), Some(after)) = (permit, after) {
+                    self.table.remember(&permit, &key, after, now);
+                }
                 if asked.state.reported {
                     self.stats.count(Stat::CellsUnheld, cells.get());
                 }
@@ -148,20 +150,12 @@ impl Engine {
             // The charge lets it enter: from then on its own count has to deny it.
             self.stats.room(self.windows.mirror_full(&key));
         }
-        let counted = self.doorkeeper.count(asked.name, now);
-        let room = self.windows.charge(&key, counted, cost);
+        let room = self.windows.charge(&key, cost);
         self.stats.room(room);
         match room {
-            Room::Nowhere => {
-                self.doorkeeper.add(asked.name, cost, now);
-                if asked.state.reported {
-                    self.stats.count(Stat::CellsUnheld, cost.get());
-                }
-            }
-            Room::Free | Room::Settled(_) | Room::InUse(_) if asked.state.reported => {
-                self.report_window(asked, cost);
-            }
-            Room::Free | Room::Settled(_) | Room::InUse(_) => {}
+            _ if !asked.state.reported => {}
+            Room::Nowhere => self.stats.count(Stat::CellsUnheld, cost.get()),
+            Room::Free | Room::Settled(_) | Room::InUse(_) => self.report_window(asked, cost),
         }
         cost
     }

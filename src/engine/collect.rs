@@ -534,8 +534,9 @@ impl Engine {
             .into_iter()
             .chain(variants)
             .filter_map(|variant| {
-                self.table
-                    .take(&permit, &self.table.key(asked.name, variant))
+                let key = self.table.key(asked.name, variant);
+                self.table.forget_ghost(&permit, &key);
+                self.table.take(&permit, &key)
             })
             .map(|taken| taken.pending);
         pending.fold(Cells::ZERO, Cells::plus)

@@ -10,11 +10,12 @@ mod carried;
 mod charge;
 mod check;
 mod collect;
-mod doorkeeper;
 pub mod errand;
 mod fallback;
+mod ghosts;
 mod identity;
 mod mitigations;
+mod placement;
 mod questions;
 mod refund;
 pub mod rounds;
@@ -48,7 +49,6 @@ pub use throttle::Throttle;
 use crate::pure::Rules;
 use carried::Carried;
 use charge::Charges;
-use doorkeeper::Doorkeeper;
 use fallback::Fallback;
 use mitigations::Mitigations;
 use questions::Questions;
@@ -121,7 +121,6 @@ pub struct Engine {
     table: Table,
     windows: Windows,
     carried: Carried,
-    doorkeeper: Doorkeeper,
     mitigations: Mitigations,
     questions: Questions,
     fallback: Fallback,
@@ -141,9 +140,8 @@ impl Engine {
             version: AtomicU64::new(first.version()),
             snapshot: ArcSwap::from_pointee(first),
             table: Table::new(setup.keys_max, setup.seeds),
-            windows: Windows::new(setup.keys_max),
-            carried: Carried::new(setup.keys_max),
-            doorkeeper: Doorkeeper::new(setup.keys_max),
+            windows: Windows::new(setup.keys_max, setup.seeds),
+            carried: Carried::new(setup.keys_max, setup.seeds),
             mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
             questions: Questions::default(),
             fallback: Fallback::default(),
@@ -210,6 +208,12 @@ impl Engine {
             ("windowed", self.windows.held()),
             ("carried", self.carried.held()),
         ]
+    }
+
+    /// Keys that were forgotten while they were in use, because there were too many to remember.
+    pub fn keys_forgotten(&self) -> u64 {
+        let tables = [self.table.forgotten(), self.windows.forgotten()];
+        tables.into_iter().sum::<u64>() + self.carried.forgotten()
     }
 
     /// The most keys that each of them holds.

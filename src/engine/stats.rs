@@ -12,9 +12,10 @@ pub enum Stat {
     EvictedSettled,
     /// Keys that left full, with cells uncollected.
     EvictedNetted,
-    /// Keys that left while in use.
+    /// Keys that left while in use. What they have used is remembered.
     EvictedInUse,
-    /// Checks of keys that the doorkeeper kept out, or for which there was no slot.
+    /// Checks of keys that came for the first time while the table was full, or for which there was no slot. What they
+    /// have used is remembered.
     KeptOut,
     /// Admitted cells that no store will hear of, because their key had to leave.
     CellsLost,

@@ -2,7 +2,8 @@
 //!
 //! A key lives in one of two groups of [`GROUP`] slots. Each group has a byte of the key's hash per slot, so a look-up
 //! reads one line of those bytes and then, nearly always, one slot. Nothing is ever moved or resized; when a key needs
-//! room, another one in its two groups leaves ([`Table::enter`]).
+//! room, another one in its two groups leaves ([`Table::enter`]). Of one that is in use a ghost stays (`ghosts.rs`): it is
+//! there before the slot is taken, so whoever does not find the key finds the ghost.
 //!
 //! A slot is four words: the TAT, the book, and the key's 128 bits. **The TAT word owns the slot**: 0 is vacant,
 //! [`CLAIMED`] is being rewritten, anything else is live. Whoever changes a bucket reads the TAT, then makes sure that
@@ -15,8 +16,10 @@
 //! Shown by: tests/loom/table.rs.
 
 use super::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
+use super::ghosts::{Ghost, Ghosts};
+use super::placement::{halves, mixed, pick};
 use crate::pure::sync::{ShareCode, Trigger};
-use crate::pure::{Cells, Nanos};
+use crate::pure::{Cells, Nanos, Span};
 
 /// Slots of a group: two words of tags.
 const GROUP: usize = 16;
@@ -34,19 +37,21 @@ const STRIPES: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;
 
-/// The book of a slot, from the top: which tenancy of the slot it is (19 bits), whether the fleet's level denies the key,
-/// whether a batch with cells of it is under way, whether its share has denied a check, whether it is granted by share,
-/// the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by share every cell is a
-/// trigger: those bits are its share then.
-const PENDING_BITS: u32 = 34;
+/// The book of a slot, from the top: which tenancy of the slot it is (16 bits), how large the bucket is (6 bits), whether the
+/// fleet's level denies the key, whether a batch with cells of it is under way, whether its share has denied a check, whether
+/// it is granted by share, the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by
+/// share every cell is a trigger: those bits are its share then.
+const PENDING_BITS: u32 = 31;
 const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
 const TRIGGER_SHIFT: u32 = PENDING_BITS;
 const TRIGGER_BITS: u64 = 0x7f << TRIGGER_SHIFT;
-const BY_SHARE: u64 = 1 << 41;
-const SHARE_DENIED: u64 = 1 << 42;
-const IN_FLIGHT: u64 = 1 << 43;
-const MITIGATED: u64 = 1 << 44;
-const TENANCY_SHIFT: u32 = 45;
+const BY_SHARE: u64 = 1 << 38;
+const SHARE_DENIED: u64 = 1 << 39;
+const IN_FLIGHT: u64 = 1 << 40;
+const MITIGATED: u64 = 1 << 41;
+const SIZE_SHIFT: u32 = 42;
+const SIZE_BITS: u64 = 0x3f;
+const TENANCY_SHIFT: u32 = 48;
 
 /// A key as the table knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +65,11 @@ pub struct TableKey {
 }
 
 impl TableKey {
+    /// What its ghost is found by.
+    fn name(&self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
+    }
+
     /// The byte it is searched by. Never zero, which is the tag of a vacant slot.
     const fn tag(&self) -> u8 {
         (self.salt >> 57) as u8 | 0x80
@@ -104,6 +114,17 @@ pub struct BucketState {
     pub granted: Option<ShareCode>,
 }
 
+impl BucketState {
+    /// A bucket at `tat` of which nothing else is known.
+    pub const fn at(tat: Nanos) -> Self {
+        Self {
+            tat,
+            mitigated: false,
+            granted: None,
+        }
+    }
+}
+
 /// What became of cells that were noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Booked {
@@ -124,7 +145,7 @@ pub enum Entered {
     Settled,
     /// One whose bucket was full again, but had these cells uncollected.
     Netted(Cells),
-    /// One whose bucket was still in use: it was the soonest to be full again. Its uncollected cells are lost.
+    /// One whose bucket was still in use, and least. Its level is remembered, its uncollected cells are lost.
     InUse(Cells),
     /// No slot could be had.
     Nowhere,
@@ -139,11 +160,38 @@ pub struct Entrance<'a> {
     pub held: Option<(Nanos, Tenancy<'a>)>,
 }
 
+/// How large a bucket is: which power of two its capacity fits in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size(u8);
+
+impl Size {
+    /// The size of a bucket of which nothing is known: full as soon as it is in use.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// The size of a bucket of this capacity.
+    pub const fn of(capacity: Span) -> Self {
+        let bits = u64::BITS - capacity.get().saturating_sub(1).leading_zeros();
+        Self(if bits < 63 { bits as u8 } else { 63 })
+    }
+
+    const fn of_book(book: u64) -> Self {
+        Self((book >> SIZE_SHIFT & SIZE_BITS) as u8)
+    }
+
+    /// How many of 64 parts of it are in use at `level`, roughly.
+    pub const fn part_of(self, level: u64) -> u64 {
+        let parts = level.saturating_mul(64) >> self.0;
+        if parts < 64 { parts } else { 64 }
+    }
+}
+
 /// A bucket on its way into the table or out of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// Its TAT.
     pub tat: Nanos,
+    /// Its size.
+    pub size: Size,
     /// Its uncollected cells.
     pub pending: Cells,
     /// At how many of them it wants to be collected.
@@ -155,6 +203,7 @@ impl Taken {
     pub const fn at(tat: Nanos) -> Self {
         Self {
             tat,
+            size: Size::UNKNOWN,
             pending: Cells::ZERO,
             trigger: Trigger::NEVER,
         }
@@ -182,6 +231,7 @@ pub struct Table {
     held: AtomicU64,
     stripes: Box<[Mutex<()>]>,
     seeds: [u64; 2],
+    ghosts: Ghosts,
 }
 
 /// The right to let a key enter. One key's permits exclude each other.
@@ -209,15 +259,14 @@ impl Table {
             held: AtomicU64::new(0),
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             seeds,
+            ghosts: Ghosts::of_times(keys_max, seeds),
         }
     }
 
     /// Where `name` lives. `variant` makes another key of it that shares its groups and its permit.
     #[inline]
     pub fn key(&self, name: u128, variant: u128) -> TableKey {
-        let (high, low) = halves(name);
-        let mixed = u128::from(high ^ self.seeds[0]) * u128::from(low ^ self.seeds[1] | 1);
-        let (salt, lower) = halves(mixed);
+        let (salt, lower) = mixed(name, self.seeds);
         let (high, low) = halves(name ^ variant);
         TableKey {
             high,
@@ -227,20 +276,20 @@ impl Table {
         }
     }
 
-    /// The group a key goes to first. Multiplying picks one without a remainder, and of any number of groups.
+    /// The group a key goes to first.
     #[inline]
     const fn home(&self, key: &TableKey) -> usize {
-        (((key.spread >> 32) * self.groups) >> 32) as usize
+        pick(key.spread >> 32, self.groups)
     }
 
     /// The group it goes to when that is full.
     const fn other(&self, key: &TableKey) -> usize {
-        (((key.spread & 0xffff_ffff) * self.groups) >> 32) as usize
+        pick(key.spread, self.groups)
     }
 
     /// Keys held.
     pub fn held(&self) -> u64 {
-        // Ordering: Relaxed. A number for people and for the doorkeeper's threshold; nothing is published by it.
+        // Ordering: Relaxed. A number for people, and to tell whether the table is full; nothing is published by it.
         self.held.load(Ordering::Relaxed)
     }
 
@@ -488,6 +537,7 @@ impl Table {
         let number = tenancy_number(slot.book().load(Ordering::Relaxed));
         // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
         let book = number << TENANCY_SHIFT
+            | u64::from(bucket.size.0) << SIZE_SHIFT
             | u64::from(bucket.trigger.code()) << TRIGGER_SHIFT
             | bucket.pending.get().min(PENDING_MAX);
         slot.book().store(book, Ordering::Release);
@@ -502,6 +552,27 @@ impl Table {
             how,
             held: Some((Nanos::new(tat), Tenancy { slot, book })),
         }
+    }
+
+    /// The TAT that is remembered of `key`, which is missing, if it had to leave or was not let in while in use.
+    pub fn ghost(&self, key: &TableKey, now: Nanos) -> Option<Nanos> {
+        let ghost = self.ghosts.find(key.name(), now)?;
+        Some(ghost.ends)
+    }
+
+    /// Drops what is remembered of `key`.
+    pub fn forget_ghost(&self, _permit: &EntryPermit<'_>, key: &TableKey) {
+        self.ghosts.forget(key.name());
+    }
+
+    /// Remembers of `key`, which is missing, that it is at `tat`.
+    pub fn remember(&self, _permit: &EntryPermit<'_>, key: &TableKey, tat: Nanos, now: Nanos) {
+        self.ghosts.remember(key.name(), Ghost::at(tat), now);
+    }
+
+    /// Keys whose ghosts had to give way while they were in use.
+    pub fn forgotten(&self) -> u64 {
+        self.ghosts.forgotten()
     }
 
     /// Takes `key` out of the table. Its slot is vacant afterwards.
@@ -519,6 +590,7 @@ impl Table {
                 slot.tat().store(VACANT, Ordering::Release);
                 return Some(Taken {
                     tat: Nanos::new(tat),
+                    size: Size::of_book(book),
                     pending: pending(book),
                     trigger: trigger(book),
                 });
@@ -619,7 +691,8 @@ impl Table {
     }
 
     /// Claims the slot of the key that is missed least: one that is full and collected, else one that is full, else the
-    /// one that will be full soonest. None in flight, unless it was collected between the look and the claim: its cells
+    /// one of which the smallest part is in use, so that who is at its limit stays; of those the one that will be full
+    /// soonest. None in flight, unless it was collected between the look and the claim: its cells
     /// are told all the same, only its level is forgotten here, until the answer.
     fn claim_victim(&self, key: &TableKey, now: Nanos) -> Option<(Slot<'_>, usize, Entered, u64)> {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
@@ -634,12 +707,18 @@ impl Table {
                     let tat = slot.tat().load(Ordering::Acquire);
                     let book = slot.book().load(Ordering::Acquire);
                     let full = tat <= now.get();
-                    let order = (!full, full && pending(book) > Cells::ZERO, tat);
+                    let part = Size::of_book(book).part_of(tat.saturating_sub(now.get()));
+                    let order = (!full, full && pending(book) > Cells::ZERO, part, tat);
                     let may_leave = is_live(tat) && book & IN_FLIGHT == 0;
                     may_leave.then_some((order, slot, index))
                 })
                 .min_by_key(|(order, _, _)| *order);
-            let ((in_use, _, tat), slot, index) = victim?;
+            let ((in_use, _, _, tat), slot, index) = victim?;
+            // Before the slot is claimed: whoever does not find the key from then on finds its ghost. If the claim fails,
+            // the key is still here and its ghost says nothing that the key does not.
+            if in_use && !self.remember_tenant(slot, tat, now) {
+                continue;
+            }
             if slot.claim(tat) {
                 let lost = pending(slot.end_tenancy());
                 let entered = match (in_use, lost) {
@@ -651,6 +730,17 @@ impl Table {
             }
         }
         None
+    }
+
+    /// Remembers the key of a slot at `tat`. `false` if it has changed meanwhile.
+    fn remember_tenant(&self, slot: Slot<'_>, tat: u64, now: Nanos) -> bool {
+        let name = slot.name();
+        // Ordering: Acquire, as in `read`: the same TAT before and after means that the name was of that tenancy.
+        if slot.tat().load(Ordering::Acquire) != tat {
+            return false;
+        }
+        self.ghosts.remember(name, Ghost::at(Nanos::new(tat)), now);
+        true
     }
 
     fn set_tag(&self, index: usize, tag: u8) {
@@ -729,6 +819,13 @@ impl<'a> Slot<'a> {
         &self.0[3]
     }
 
+    /// The key's 128 bits.
+    fn name(&self) -> u128 {
+        // Ordering: Acquire, as in `carries`.
+        let [high, low] = [self.high(), self.low()].map(|word| word.load(Ordering::Acquire));
+        u128::from(high) << 64 | u128::from(low)
+    }
+
     #[inline]
     fn carries(&self, key: &TableKey) -> bool {
         // Ordering: Acquire. The caller has read the TAT before, and swaps or reads it again afterwards. Words of the
@@ -759,15 +856,11 @@ fn places(group: usize, first: usize) -> impl Iterator<Item = usize> {
     (0..GROUP).map(move |nth| group * GROUP + (first + nth) % GROUP)
 }
 
-const fn halves(whole: u128) -> (u64, u64) {
-    ((whole >> 64) as u64, whole as u64)
-}
-
 const fn is_live(tat: u64) -> bool {
     tat != VACANT && tat != CLAIMED
 }
 
-/// Which stay of a key in its slot this is. It wraps after half a million, beyond what one check sleeps through.
+/// Which stay of a key in its slot this is. It wraps after 65,536, beyond what one check sleeps through.
 const fn tenancy_number(book: u64) -> u64 {
     book >> TENANCY_SHIFT
 }

@@ -6,7 +6,7 @@ use super::carried::Stood;
 use super::shards::Room;
 use super::snapshot::{Carrier, Snapshot};
 use super::stats::Stat;
-use super::table::Booked;
+use super::table::{Booked, Size};
 use super::{Begun, Engine};
 use crate::pure::algorithm::gcra;
 use crate::pure::rules::Lookup;
@@ -67,10 +67,7 @@ impl Engine {
                 before: stood.tat,
                 after,
             },
-            Room::Nowhere => {
-                self.doorkeeper.add(asked.name, cost, now);
-                Trace::KeptOut
-            }
+            Room::Nowhere => Trace::KeptOut,
         };
         let source = asked.source(stood.tat, stood.mitigated);
         Admission {
@@ -86,6 +83,7 @@ impl Engine {
         Stood {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
             mitigated: mitigated.is_some(),
+            size: Size::of(asked.limit.capacity()),
             granted: None,
         }
     }

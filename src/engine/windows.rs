@@ -2,9 +2,11 @@
 
 use std::sync::MutexGuard;
 
+use super::ghosts::{Ghost, Ghosts};
 use super::refund::{Refunded, ToldCells};
-use super::shards::{Kept, Missed, Room, Shard, Shards};
+use super::shards::{Entry, Kept, Missed, Room, Shard, Shards};
 use super::table::Booked;
+use crate::pure::algorithm::summary::Summary;
 use crate::pure::algorithm::window::WindowState;
 use crate::pure::algorithm::{fixed_window, gcra};
 use crate::pure::sync::{ShareCode, Trigger};
@@ -135,6 +137,23 @@ impl Kept for Counted {
     fn is_in_flight(&self) -> bool {
         self.untold.in_flight
     }
+
+    /// Smaller is missed less: windows that have passed, then the least used part of a limit, then the soonest to pass.
+    fn missed(&self, now: Nanos) -> Missed {
+        let unix = Span::nanos(now.get());
+        let ends = self.state.ends(&self.limit, unix);
+        let used = u128::from(self.used(unix).get()) << 32;
+        let part = used / u128::from(self.limit.requests().max(1));
+        (ends > Span::ZERO, part, ends)
+    }
+
+    fn ghost(&self, now: Nanos) -> Option<Ghost> {
+        let summary = self.state.summary(&self.limit, Span::nanos(now.get()))?;
+        Some(Ghost {
+            ends: Nanos::new(summary.ends.get()),
+            used: summary.used,
+        })
+    }
 }
 
 /// The table. All methods may be called from any thread.
@@ -152,6 +171,13 @@ pub struct WindowKey<'a> {
     pub limit: &'a Limit,
     /// The time since the Unix epoch.
     pub unix: Span,
+}
+
+impl WindowKey<'_> {
+    /// The same time as a point on the calendar's line.
+    const fn now(&self) -> Nanos {
+        Nanos::new(self.unix.get())
+    }
 }
 
 /// What a check of a windowed key came to.
@@ -199,9 +225,10 @@ pub struct Mirrored {
 }
 
 impl Windows {
-    /// A table for at most `keys_max` keys.
-    pub fn new(keys_max: usize) -> Self {
-        Self(Shards::new(keys_max))
+    /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
+    pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
+        let ghosts = Ghosts::of_windows(keys_max, seeds);
+        Self(Shards::new(keys_max, seeds, ghosts))
     }
 
     /// Keys held.
@@ -209,20 +236,21 @@ impl Windows {
         self.0.held()
     }
 
-    /// The most keys it holds.
-    pub const fn keys_max(&self) -> u64 {
-        self.0.keys_max()
+    /// Keys that were forgotten while they were in use.
+    pub fn forgotten(&self) -> u64 {
+        self.0.forgotten()
     }
 
     /// Whether `key` is held.
     pub fn holds(&self, key: &WindowKey<'_>) -> bool {
-        self.shard(key.name).contains_key(&key.name)
+        self.shard(key.name).get(key.name).is_some()
     }
 
-    /// What a check of `cost` would be told. Changes nothing.
+    /// What a check of `cost` would be told. Changes nothing. A key that is not held starts with `opening` cells, or with
+    /// what is remembered of it.
     pub fn look(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Standing {
         let mut shard = self.shard(key.name);
-        match shard.get_mut(&key.name) {
+        match shard.get_mut(key.name) {
             Some(counted) => {
                 let standing = counted.under(key).look(key.limit, key.unix, cost);
                 match counted.untold.share_of(key, cost) {
@@ -230,18 +258,18 @@ impl Windows {
                     None => standing,
                 }
             }
-            None => fresh(key, opening).look(key.limit, key.unix, cost),
+            None => self.unheld(key, opening).0.look(key.limit, key.unix, cost),
         }
     }
 
-    /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts with `opening` cells.
+    /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts as in [`Windows::look`].
     pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> WindowAdmission {
         let mut shard = self.shard(key.name);
-        if let Some(counted) = shard.get_mut(&key.name) {
+        if let Some(counted) = shard.get_mut(key.name) {
             return counted.admit(key, cost);
         }
         drop(shard);
-        let (standing, room) = self.with(key, opening, |state| {
+        let (standing, room) = self.with(key, (opening, Entry::IfKnown), |state| {
             let standing = state.decide(key.limit, key.unix, cost);
             (standing, standing.allowed)
         });
@@ -254,7 +282,7 @@ impl Windows {
 
     /// Grants the key by `share` from now on, and ends its flight, if it is in one.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
-        if let Some(Counted { untold, .. }) = self.shard(name).get_mut(&name) {
+        if let Some(Counted { untold, .. }) = self.shard(name).get_mut(name) {
             untold.in_flight = false;
             untold.granted = Some(share);
             untold.share_denied = false;
@@ -266,20 +294,20 @@ impl Windows {
     pub fn is_share_denied(&self, name: u128) -> bool {
         let shard = self.shard(name);
         shard
-            .get(&name)
+            .get(name)
             .is_some_and(|counted| counted.untold.share_denied)
     }
 
     /// Whether more than half of the window is used; of a key that is not held it is not.
     pub fn is_half_used(&self, key: &WindowKey<'_>) -> bool {
         let shard = self.shard(key.name);
-        let used = shard.get(&key.name).map(|counted| counted.used(key.unix));
+        let used = shard.get(key.name).map(|counted| counted.used(key.unix));
         used.is_some_and(|used| used.plus(used) > Cells::new(key.limit.requests()))
     }
 
-    /// Counts `cost` although it was denied. A key that is not held starts with `opening` cells.
-    pub fn charge(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Room {
-        self.with(key, opening, |state| {
+    /// Counts `cost` although it was denied. A key that is not held starts with what is remembered of it.
+    pub fn charge(&self, key: &WindowKey<'_>, cost: Cells) -> Room {
+        self.with(key, (Cells::ZERO, Entry::Sure), |state| {
             (state.charge(key.limit, key.unix, cost), true)
         })
         .1
@@ -287,7 +315,7 @@ impl Windows {
 
     /// Takes back what an admission at this instant counted.
     pub fn give_back(&self, key: &WindowKey<'_>, cost: Cells) {
-        if let Some(counted) = self.shard(key.name).get_mut(&key.name) {
+        if let Some(counted) = self.shard(key.name).get_mut(key.name) {
             counted.under(key).give_back(key.limit, key.unix, cost);
         }
     }
@@ -295,7 +323,7 @@ impl Windows {
     /// Gives back `cost` cells of this window, as far as they were used, and says how many of them the store may know of.
     pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> Refunded {
         let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(&key.name) else {
+        let Some(counted) = shard.get_mut(key.name) else {
             return Refunded::default();
         };
         let given_back = counted.under(key).refund(key.limit, key.unix, cost);
@@ -317,7 +345,7 @@ impl Windows {
 
     /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
     pub fn book(&self, key: &WindowKey<'_>, trigger: Trigger, cells: Cells) -> Booked {
-        match self.shard(key.name).get_mut(&key.name) {
+        match self.shard(key.name).get_mut(key.name) {
             Some(counted) => {
                 if counted.untold.trigger == Trigger::NEVER {
                     counted.untold.trigger = trigger;
@@ -332,7 +360,7 @@ impl Windows {
     /// keeps its place until [`Windows::land`]. `None` if it is not held.
     pub fn collect(&self, key: &WindowKey<'_>) -> Option<(Cells, Span)> {
         let mut shard = self.shard(key.name);
-        let untold = &mut shard.get_mut(&key.name)?.untold;
+        let untold = &mut shard.get_mut(key.name)?.untold;
         untold.in_flight = true;
         let (cells, since) = untold.take();
         Some((cells, key.unix.less(since)))
@@ -342,7 +370,7 @@ impl Windows {
     /// cells, `own` of them told just now. `true` if the key wants another round already.
     pub fn land(&self, key: &WindowKey<'_>, trigger: Trigger, heard: Option<Heard>) -> bool {
         let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(&key.name) else {
+        let Some(counted) = shard.get_mut(key.name) else {
             return false;
         };
         let told = heard.map(|heard| (heard.index, heard.current));
@@ -364,9 +392,9 @@ impl Windows {
 
     /// Makes the key's counts those of the store, with what that has not been told. Whether there was room.
     pub fn mirror(&self, key: &WindowKey<'_>, heard: Mirrored) -> Room {
-        let ((), room) = self.with(key, Cells::ZERO, |_| ((), true));
+        let ((), room) = self.with(key, (Cells::ZERO, Entry::Sure), |_| ((), true));
         let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(&key.name) else {
+        let Some(counted) = shard.get_mut(key.name) else {
             return room;
         };
         let (index, known) = counted.untold.told;
@@ -405,7 +433,7 @@ impl Windows {
 
     /// Collects all that was noted of a key.
     pub fn hush(&self, name: u128) -> Cells {
-        match self.shard(name).get_mut(&name) {
+        match self.shard(name).get_mut(name) {
             Some(counted) => {
                 let cells = counted.untold.pending();
                 (counted.untold.older, counted.untold.newest) = (Cells::ZERO, Cells::ZERO);
@@ -417,7 +445,7 @@ impl Windows {
 
     /// Ends the flight of a key without an answer. It wants to be told of its next cell.
     pub fn release(&self, name: u128) {
-        if let Some(counted) = self.shard(name).get_mut(&name) {
+        if let Some(counted) = self.shard(name).get_mut(name) {
             let _ = counted.untold.landed(None, Cells::ZERO);
             counted.untold.trigger = Trigger::EACH;
         }
@@ -426,7 +454,7 @@ impl Windows {
     /// Fills the key's window, if it is held: the fleet has used it up. Says how many cells that took.
     pub fn fill(&self, key: &WindowKey<'_>) -> Option<Cells> {
         let mut shard = self.shard(key.name);
-        let state = shard.get_mut(&key.name)?.under(key);
+        let state = shard.get_mut(key.name)?.under(key);
         let left = state.look(key.limit, key.unix, Cells::ZERO).remaining;
         state.charge(key.limit, key.unix, left);
         Some(left)
@@ -435,7 +463,7 @@ impl Windows {
     /// The cells that are used of the key's window; none of one that is not held.
     pub fn used(&self, key: &WindowKey<'_>) -> Cells {
         let mut shard = self.shard(key.name);
-        let counted = shard.get_mut(&key.name);
+        let counted = shard.get_mut(key.name);
         counted.map_or(Cells::ZERO, |counted| {
             counted.under(key);
             counted.used(key.unix)
@@ -444,7 +472,7 @@ impl Windows {
 
     /// Takes back what filled the key's window.
     pub fn unfill(&self, key: &WindowKey<'_>, cells: Cells) {
-        if let Some(counted) = self.shard(key.name).get_mut(&key.name) {
+        if let Some(counted) = self.shard(key.name).get_mut(key.name) {
             counted.under(key).refund(key.limit, key.unix, cells);
         }
     }
@@ -468,25 +496,49 @@ impl Windows {
     fn with<R>(
         &self,
         key: &WindowKey<'_>,
-        opening: Cells,
+        (opening, entry): (Cells, Entry),
         step: impl FnOnce(&mut WindowState) -> (R, bool),
     ) -> (R, Room) {
         let mut shard = self.shard(key.name);
-        if let Some(counted) = shard.get_mut(&key.name) {
+        if let Some(counted) = shard.get_mut(key.name) {
             return (step(counted.under(key)).0, Room::Free);
         }
-        let mut state = fresh(key, opening);
+        let (mut state, told) = self.unheld(key, opening);
         let (said, keep) = step(&mut state);
         if !keep {
             return (said, Room::Free);
         }
+        let mut untold = Untold::new(Trigger::NEVER);
+        untold.told = (index_of(key), told);
         let counted = Counted {
             state,
             limit: *key.limit,
-            untold: Untold::new(Trigger::NEVER),
+            untold,
         };
-        let missed = |counted: &Counted| counted.missed(key.unix);
-        (said, self.0.put(&mut shard, (key.name, counted), missed))
+        let room = self
+            .0
+            .put(&mut shard, (key.name, counted), entry, key.now());
+        (said, room)
+    }
+
+    /// The state of a key that is not held, and what the store may be taken to know of its window: what is remembered was
+    /// told, but for what is counted as lost. Of a log it is not known which cells are of this window.
+    fn unheld(&self, key: &WindowKey<'_>, opening: Cells) -> (WindowState, Cells) {
+        let ghost = match opening {
+            Cells::ZERO => self.0.ghost(key.name, key.now()),
+            _ => None,
+        };
+        let Some(ghost) = ghost else {
+            return (fresh(key, opening), Cells::ZERO);
+        };
+        let summary = Summary {
+            ends: Span::nanos(ghost.ends.get()),
+            used: ghost.used,
+        };
+        let algorithm = key.rule.spec.algorithm;
+        let state = WindowState::remembered(algorithm, key.limit, summary, key.unix);
+        let told = state.counted(key.limit, key.unix);
+        (state, told)
     }
 
     fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Counted>> {
@@ -544,14 +596,6 @@ impl Counted {
     fn used(&self, unix: Span) -> Cells {
         let left = self.state.look(&self.limit, unix, Cells::ZERO).remaining;
         Cells::new(self.limit.requests()).less(left)
-    }
-
-    /// Smaller is missed less: windows that have passed, then the least used part of a limit, then the soonest to pass.
-    fn missed(&self, unix: Span) -> Missed {
-        let ends = self.state.ends(&self.limit, unix);
-        let used = u128::from(self.used(unix).get()) << 32;
-        let part = used / u128::from(self.limit.requests().max(1));
-        (ends > Span::ZERO, part, ends)
     }
 }
 

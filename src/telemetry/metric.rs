@@ -55,9 +55,9 @@ metrics! {
     TABLE_KEYS_MAX = Gauge "ratelimit_table_keys_max" ["table"]
         "The most keys that the table holds: bounds.keys_max.";
     EVICTED = Counter "ratelimit_keys_evicted_total" ["reason"]
-        "Keys that made room for others: settled (as good as new), netted (full again, cells unreported), in_use.";
+        "Keys that made room for others: settled (as good as new), netted (full again, cells unreported), in_use (what they used is remembered); and forgotten: of what was remembered some had to make room while it was of use.";
     KEPT_OUT = Counter "ratelimit_keys_kept_out_total" []
-        "Checks of keys that were not let into a nearly full table.";
+        "Checks of keys that came first while the table was full: they are let in when they come again.";
     CELLS_LOST = Counter "ratelimit_cells_lost_total" ["reason"]
         "Admitted cells that no store will hear of: evicted, netted (drained before their key left), kept_out, refunded (given back before they were told), reset, store (it lost them), rule (it is gone), crowd (more keys than are kept in mind).";
     CELLS_FOUND = Counter "ratelimit_cells_found_total" []

@@ -221,6 +221,8 @@ impl Telemetry {
         ] {
             self.counter(EVICTED, &[reason]).absolute(stats.total(stat));
         }
+        self.counter(EVICTED, &["forgotten"])
+            .absolute(engine.keys_forgotten());
         for (reason, lines) in log::lost() {
             self.counter(LOG_LINES_LOST, &[reason]).absolute(lines);
         }

@@ -9,7 +9,7 @@ fn carried(burst: u64, count: u64, seconds: u64) -> Limit {
     Limit::carried(burst, count, seconds).expect("a sound limit")
 }
 
-fn throttle(engine: &Engine, key: &[u8], limit: Limit, cost: u64, nanos: u64) -> Answer {
+pub fn throttle(engine: &Engine, key: &[u8], limit: Limit, cost: u64, nanos: u64) -> Answer {
     let throttle = Throttle {
         key,
         limit,

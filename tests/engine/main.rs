@@ -1,7 +1,7 @@
 //! The engine as its callers see it, under a clock that the tests own.
 //!
-//! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: what a
-//! flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules
+//! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: how many
+//! keys are held. `floods.rs`: what a flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules
 //! a descriptor meets. `carried.rs`: limits that callers bring along. `refund.rs`: what is given back. `refund_answers.rs`:
 //! the same while answers are on their way. `news.rs`: how far news is believed. `overdue.rs`: what is granted of keys that cannot be reported in time. `strict.rs`: what the store decides. `fallback.rs`: what is granted without
 //! it. Zero allocations: tests/allocation.rs.
@@ -16,6 +16,7 @@ mod carried;
 mod charge;
 mod exact;
 mod fallback;
+mod floods;
 mod identity;
 mod news;
 mod overdue;

@@ -395,6 +395,41 @@ fn a_key_never_collects_what_was_noted_for_the_one_before() {
     });
 }
 
+/// Admits one cell of a bucket of one, as `engine/admit.rs` does: in the table, or else from what is remembered.
+fn admits_known_or_new(table: &Table, key: &TableKey) -> bool {
+    if table.tat(key).is_none() {
+        let permit = table.permit(key);
+        if table.tat(key).is_none() {
+            let ghost = table.ghost(key, Nanos::new(NOW));
+            if ghost.is_some() {
+                return false;
+            }
+            table.enter(&permit, key, filled(NOW, 1), Nanos::new(NOW));
+            return true;
+        }
+    }
+    admits(table, key, NOW, 1)
+}
+
+/// A key in use is held or remembered: it gets its only cell once, whoever takes its slot meanwhile.
+#[test]
+fn a_key_that_has_to_leave_is_never_forgotten() {
+    explore(2, || {
+        let table = table(1);
+        let [first, second] = [FIRST, SECOND].map(|name| table.key(name, 0));
+        enter(&table, &first, filled(NOW, 0));
+        let evicts = on(&table, move |table| {
+            enter(table, &second, filled(NOW, 2));
+        });
+        let once = admits_known_or_new(&table, &first);
+        let twice = admits_known_or_new(&table, &first);
+        evicts.join().expect("no panic");
+        let again = admits_known_or_new(&table, &first);
+        let admitted = [once, twice, again].map(u8::from);
+        assert_eq!(admitted.iter().sum::<u8>(), 1, "{admitted:?}");
+    });
+}
+
 /// Two keys want the one place; whatever happens there is never more than one, and the count is right.
 #[test]
 fn the_bound_holds_while_two_keys_enter() {

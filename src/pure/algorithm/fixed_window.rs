@@ -26,6 +26,11 @@ impl State {
         (place, count)
     }
 
+    /// What counts at `unix`.
+    pub(super) fn count(&self, limit: &Limit, unix: Span) -> Cells {
+        self.seen(limit, unix).1
+    }
+
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {
         let most = Cells::new(limit.requests());
         let (place, count) = self.seen(limit, unix);

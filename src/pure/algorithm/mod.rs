@@ -10,6 +10,7 @@ pub mod gcra;
 pub mod leaky_bucket;
 pub mod sliding_log;
 pub mod sliding_window;
+pub mod summary;
 pub mod token_bucket;
 pub mod window;
 

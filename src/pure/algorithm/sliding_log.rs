@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 
 use super::Standing;
+use super::summary::{LOG_PARTS, part_of};
 use super::window::scaled;
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span};
@@ -64,6 +65,22 @@ impl State {
                 kept > u128::from(spare)
             })
             .map(|entry| left(limit, at, entry))
+    }
+
+    /// What is in sight, by parts of the window before the newest entry, newest first.
+    pub(super) fn parts(&self, limit: &Limit, unix: Span) -> [Cells; LOG_PARTS] {
+        let mut parts = [Cells::ZERO; LOG_PARTS];
+        let at = self.at(limit, unix);
+        let newest = self.seen(limit, at).next_back();
+        let newest = newest.map_or(at, |entry| entry.unix);
+        for entry in self.seen(limit, at) {
+            let part = newest.less(entry.unix).whole(part_of(limit.window()));
+            let part = usize::try_from(part.get()).unwrap_or(LOG_PARTS);
+            if let Some(cells) = parts.get_mut(part) {
+                *cells = cells.plus(entry.cells);
+            }
+        }
+        parts
     }
 
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {

@@ -73,6 +73,13 @@ impl State {
         }
     }
 
+    /// When the window after this one ends, and what counts in this one and the one before.
+    pub(super) fn counts(&self, limit: &Limit, unix: Span) -> (Span, Cells, Cells) {
+        let (place, state) = self.seen(limit, unix);
+        let ends = unix.plus(place.left(limit)).plus(limit.window());
+        (ends, state.current, state.previous)
+    }
+
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {
         let most = Cells::new(limit.requests());
         let (place, state) = self.seen(limit, unix);
