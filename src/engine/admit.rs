@@ -105,11 +105,21 @@ impl Asked<'_> {
     /// The next TAT if there is room, and the TAT it was decided on.
     #[inline(always)]
     fn step(&self, tat: Nanos, granted: Option<ShareCode>, cost: Cells) -> (Option<Nanos>, Nanos) {
-        let next = match granted {
+        (self.next(tat, granted, cost), tat)
+    }
+
+    /// The next TAT if there is room in what this pod grants of the key.
+    #[inline(always)]
+    pub(super) fn next(
+        &self,
+        tat: Nanos,
+        granted: Option<ShareCode>,
+        cost: Cells,
+    ) -> Option<Nanos> {
+        match granted {
             None => gcra::admit(&self.limit, tat, self.moment.now, cost),
             Some(_) => self.step_by_share(tat, granted, cost),
-        };
-        (next, tat)
+        }
     }
 
     #[cold]
@@ -224,11 +234,12 @@ impl Engine {
     ) -> Result<Admission<'a>, Stale> {
         match asked.alone {
             false => {
-                let admission = self.admit_in_step(asked, cost)?;
-                if !admission.standing.allowed {
+                let admission = self.admit_in_step(asked, cost);
+                // Looked at where it is: taking it out and putting it back costs as much as the exchange itself.
+                if admission.as_ref().is_ok_and(|it| !it.standing.allowed) {
                     self.denied(asked);
                 }
-                Ok(admission)
+                admission
             }
             true => self.admit_alone(asked, cost),
         }

@@ -297,7 +297,11 @@ enum Formed<'a> {
 
 /// Runs `then` on `entries` with addresses in their plain form and paths in their normal one.
 fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[Entry<'_>])) {
-    let Forms { addresses, paths } = snapshot.rules().forms();
+    let forms = snapshot.rules().forms();
+    if !entries.iter().any(|entry| forms.change(entry)) {
+        return then(entries);
+    }
+    let Forms { addresses, paths } = forms;
     let formed: SmallVec<[(usize, Formed<'_>); 2]> = entries
         .iter()
         .enumerate()
@@ -310,9 +314,6 @@ fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[En
             Some((index, formed))
         })
         .collect();
-    if formed.is_empty() {
-        return then(entries);
-    }
     let mut changed: SmallVec<[Entry<'_>; 8]> = entries.into();
     for (index, formed) in &formed {
         let entry = &mut changed[*index];

@@ -16,14 +16,14 @@ const COUNTERS: usize = 4_096;
 pub struct Questions {
     names: Mutex<HashSet<u128>>,
     /// How many of the names fall to each counter. One that is at its end stays there.
-    counters: Box<[AtomicU16]>,
+    counters: Box<[AtomicU16; COUNTERS]>,
 }
 
 impl Default for Questions {
     fn default() -> Self {
         Self {
             names: Mutex::default(),
-            counters: (0..COUNTERS).map(|_| AtomicU16::new(0)).collect(),
+            counters: Box::new([const { AtomicU16::new(0) }; COUNTERS]),
         }
     }
 }

@@ -8,7 +8,6 @@ use super::snapshot::{Carrier, Snapshot};
 use super::stats::Stat;
 use super::table::{Booked, Size};
 use super::{Begun, Engine};
-use crate::pure::algorithm::gcra;
 use crate::pure::rules::Lookup;
 use crate::pure::{Cells, Limit, Moment, Standing};
 
@@ -47,13 +46,14 @@ impl Engine {
     pub(super) fn admit_carried(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
         let now = asked.moment.now;
         let opening = || self.carried_opening(asked);
-        let step =
-            |stood: &Stood| gcra::admit(&asked.granting(stood.granted).limit, stood.tat, now, cost);
+        let step = |stood: &Stood| asked.next(stood.tat, stood.granted, cost);
         let (stood, room) = self.carried.admit(asked.name, now, opening, step);
-        let granting = asked.granting(stood.granted);
-        let (after, standing) = granting.decide(stood.tat, cost);
-        self.stats.room(room);
         let by_share = stood.granted.is_some();
+        let (after, standing) = match by_share {
+            false => asked.decide(stood.tat, cost),
+            true => asked.granting(stood.granted).decide(stood.tat, cost),
+        };
+        self.stats.room(room);
         if by_share
             && !standing.allowed
             && !stood.mitigated

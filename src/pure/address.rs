@@ -37,6 +37,18 @@ impl Addresses {
         self.prefix
     }
 
+    /// Whether the values of `key` are taken for addresses.
+    ///
+    /// ```
+    /// use tidegate::pure::Addresses;
+    /// assert!(Addresses::default().are_under(b"remote_address"));
+    /// assert!(!Addresses::default().are_under(b"user"));
+    /// ```
+    #[inline]
+    pub fn are_under(&self, key: &[u8]) -> bool {
+        self.keys.iter().any(|known| known.as_bytes() == key)
+    }
+
     /// The plain form of `value` if `key` holds addresses and it is one.
     ///
     /// ```
@@ -50,7 +62,7 @@ impl Addresses {
     /// ```
     #[inline]
     pub fn plain(&self, key: &[u8], value: &[u8]) -> Option<Plain> {
-        if !self.keys.iter().any(|known| known.as_bytes() == key) {
+        if !self.are_under(key) {
             return None;
         }
         let address = match address(value)?.to_canonical() {

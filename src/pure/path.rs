@@ -48,12 +48,22 @@ impl Paths {
     /// ```
     #[inline]
     pub fn normal<'a>(&self, entry: &Entry<'a>) -> Option<Cow<'a, [u8]>> {
+        self.hold(entry).then(|| normal(entry.value))
+    }
+
+    /// Whether the entry's value is taken for a path.
+    ///
+    /// ```
+    /// use tidegate::pure::{Entry, Paths};
+    /// let paths = Paths::new(vec!["path".to_owned()], vec![]);
+    /// assert!(paths.hold(&Entry::new("path", "/login")));
+    /// assert!(!paths.hold(&Entry::new("user", "/login")));
+    /// ```
+    #[inline]
+    pub fn hold(&self, entry: &Entry<'_>) -> bool {
         let named = |keys: &[String]| keys.iter().any(|known| known.as_bytes() == entry.key);
         let forwarded = entry.kind == ValueKind::Forwarded;
-        if named(&self.keys) || (forwarded && named(&self.forward_keys)) {
-            return Some(normal(entry.value));
-        }
-        None
+        named(&self.keys) || (forwarded && named(&self.forward_keys))
     }
 }
 

@@ -247,32 +247,40 @@ impl Rules {
 }
 
 impl Values {
+    #[inline]
     fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
-        self.exact
-            .get(entry.value)
-            .or_else(|| {
-                // A path has lost the slash at its end, which `/admin/*` wants to see.
-                let folder = self.folder(entry);
-                let folder = folder.as_deref();
-                self.patterns
-                    .iter()
-                    .find(|(pattern, _)| {
-                        pattern.matches(entry.value)
-                            || folder.is_some_and(|folder| pattern.matches(folder))
-                    })
-                    .map(|(_, node)| node)
-            })
-            .or(self.any.as_deref())
+        let exact = match self.exact.is_empty() {
+            true => None,
+            false => self.exact.get(entry.value),
+        };
+        let by_pattern = || match self.patterns.is_empty() {
+            true => None,
+            false => self.by_pattern(entry),
+        };
+        exact.or_else(by_pattern).or(self.any.as_deref())
     }
 
-    /// A path as the folder that it may have been, where patterns ask.
-    fn folder(&self, entry: &Entry<'_>) -> Option<Vec<u8>> {
-        let asked = entry.kind == ValueKind::Path && !self.patterns.is_empty();
-        (asked && !entry.value.ends_with(b"/")).then(|| [entry.value, b"/"].concat())
+    #[inline(never)]
+    fn by_pattern(&self, entry: &Entry<'_>) -> Option<&Node> {
+        // A path has lost the slash at its end, which `/admin/*` wants to see.
+        let is_path = entry.kind == ValueKind::Path && !entry.value.ends_with(b"/");
+        let folder = is_path.then(|| [entry.value, b"/"].concat());
+        let folder = folder.as_deref();
+        let matches = |pattern: &Pattern| {
+            pattern.matches(entry.value) || folder.is_some_and(|folder| pattern.matches(folder))
+        };
+        let found = self.patterns.iter().find(|(pattern, _)| matches(pattern));
+        found.map(|(_, node)| node)
     }
 }
 
 impl Forms {
+    /// Whether the entry's value may have to be put in another form.
+    #[inline]
+    pub fn change(&self, entry: &Entry<'_>) -> bool {
+        self.addresses.are_under(entry.key) || self.paths.hold(entry)
+    }
+
     /// A rule's value in the form that checks have. A pattern is written about values in that form, and stays as it is
     /// written.
     fn of_rule(&self, key: &str, value: String) -> String {
