@@ -147,7 +147,7 @@ impl Api {
             },
             "store": store::json(&figures, &self.telemetry, now),
             "pods": figures.pods.max(1),
-            "books": store::books(self.engine.stats(), &figures),
+            "books": store::books(&figures.books),
         })
     }
 

@@ -44,7 +44,7 @@ use greet::greet;
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 /// Every so many turns of housekeeping, the lowest `remaining` begins its next half minute.
 const TURNS_PER_HALF_MINUTE: u64 = 30;
-/// Connections of the metrics listeners together, and of the admin ones. One more ends the one that is silent longest.
+/// Connections of the metrics listeners together, and of the admin ones. One more ends another.
 const PAGES_CONNECTIONS_MAX: usize = 64;
 
 /// The least time that pending cells are given at the end.

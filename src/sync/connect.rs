@@ -49,6 +49,14 @@ pub enum StoreSetupError {
         #[source]
         source: std::io::Error,
     },
+    /// A file holds nothing.
+    #[error("store.{field} {} is empty", path.display())]
+    Empty {
+        /// Which setting names it.
+        field: &'static str,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// The certificates are none.
     #[error("store.tls does not hold certificates and a key in PEM")]
     Tls,
@@ -112,8 +120,13 @@ impl Connector {
     ) -> Result<Self, StoreSetupError> {
         let password = match password_file {
             Some(path) => {
-                let text = read("password_file", path)?;
+                let field = "password_file";
+                let text = read(field, path)?;
                 let text = String::from_utf8_lossy(&text);
+                if text.trim().is_empty() {
+                    let path = path.to_owned();
+                    return Err(StoreSetupError::Empty { field, path });
+                }
                 Some(text.trim_end_matches(['\r', '\n']).to_owned())
             }
             None => target.password.clone(),

@@ -109,7 +109,7 @@ metrics! {
     ACCEPT_ERRORS = Counter "ratelimit_accept_errors_total" ["door"]
         "Connections that the system did not let this pod accept, most often because file descriptors ran out; tried again.";
     CONNECTIONS_GAVE_WAY = Counter "ratelimit_connections_gave_way_total" ["door"]
-        "Connections to the metrics or the admin listener that were closed for a new one, because as many as allowed were open: the one that was silent longest.";
+        "Connections to the metrics or the admin listener that were closed for a new one, because as many as allowed were open: first of those that have sent nothing, then of the others, the one that was silent longest.";
     REQUESTS_MALFORMED = Counter "ratelimit_requests_malformed_total" ["door"]
         "Requests that were no valid check, or over a bound.";
     LOG_LINES_LOST = Counter "ratelimit_log_lines_lost_total" ["reason"]

@@ -28,7 +28,7 @@ pub use rules::{Decisions, RuleMeter};
 pub use top::{About, Entries, Recent};
 
 use crate::engine::rounds::{Figures, Reason, ShardState};
-use crate::engine::{Answer, Engine, Snapshot, Stat, Stats};
+use crate::engine::{Answer, Engine, Snapshot, Stat};
 use crate::pure::{KeysShown, Nanos, Span};
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{Board, Meters};
@@ -234,7 +234,7 @@ impl Telemetry {
         let (board, snapshot) = (self.board.load(), engine.snapshot());
         board.show_remaining(&snapshot);
         self.meters.all().iter().for_each(|meter| meter.show());
-        for (reason, cells) in cells_lost(stats, &figures) {
+        for (reason, cells) in figures.lost.by_reason(stats) {
             self.counter(CELLS_LOST, &[reason]).absolute(cells);
         }
         self.show_rounds(&figures, now);
@@ -249,7 +249,7 @@ impl Telemetry {
     }
 
     fn show_rounds(&self, figures: &Figures, now: Nanos) {
-        let unsettled = figures.pending.plus(figures.in_flight);
+        let unsettled = figures.books.pending.plus(figures.books.in_flight);
         for (metric, number) in [
             (DELTAS_PENDING, unsettled.get()),
             (MITIGATIONS, figures.mitigations),
@@ -345,21 +345,6 @@ impl Telemetry {
         self.meters.all().iter().for_each(|meter| meter.turn());
         self.check_duration.turn();
     }
-}
-
-/// Admitted cells that no store will hear of, by reason.
-pub fn cells_lost(stats: &Stats, figures: &Figures) -> [(&'static str, u64); 8] {
-    let reset = stats.total(Stat::CellsReset);
-    [
-        ("evicted", stats.total(Stat::CellsLost)),
-        ("netted", stats.total(Stat::CellsNetted)),
-        ("kept_out", stats.total(Stat::CellsUnheld)),
-        ("refunded", stats.total(Stat::CellsRefunded)),
-        ("reset", reset.saturating_add(figures.lost.reset.get())),
-        ("store", figures.lost.store.get()),
-        ("rule", figures.lost.rule.get()),
-        ("crowd", figures.lost.crowd.get()),
-    ]
 }
 
 /// How long the shard that is silent longest has been so: since the start, if it never answered. `None` if there is

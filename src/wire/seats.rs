@@ -1,5 +1,9 @@
-//! A listener that always lets the next connection in: when every seat is taken, the connection that was silent longest
-//! gives its own up.
+//! A listener that always lets the next connection in: when every seat is taken, another connection gives its own up.
+//!
+//! Connections that have not sent a byte go first, then those that have; among either, the one that was silent longest.
+//! So however many connect and say nothing, one that has sent its request keeps its seat. Half of the seats are left to
+//! those that are yet to speak: whoever fills all seats with half a request does not keep a newcomer from sending his.
+//! And who has to go is heard first: a request that has arrived by then is read, and answered if that takes no waiting.
 //!
 //! For probes and scrapes, which must get in whoever else holds connections open. It costs a connection a little with
 //! everything that is read or written, so the doors for checks do without.
@@ -69,15 +73,24 @@ impl<S: Speak> Speak for GivingWay<S> {
             used: Arc::clone(&seat.used),
             seats,
         };
+        let leaves = async {
+            let _ = leave.await;
+            // The runtime looks what has arrived before it comes back to this task.
+            tokio::task::yield_now().await;
+        };
         async move {
             tokio::select! {
+                biased;
                 () = speaker.speak(stream, drain) => {}
-                _ = leave => {}
+                () = leaves => {}
             }
             drop(seat);
         }
     }
 }
+
+/// The bit that says that a connection has sent something. `uses` does not count so far.
+const SPOKEN: u64 = 1 << 63;
 
 #[derive(Debug)]
 struct Seats {
@@ -90,7 +103,7 @@ struct Seats {
 
 #[derive(Debug)]
 struct Taken {
-    /// What `uses` was when the connection last read or wrote something.
+    /// What `uses` was when the connection last read or wrote something, with [`SPOKEN`] once it has sent a byte.
     used: Arc<AtomicU64>,
     /// Dropped, it ends the connection.
     _leave: oneshot::Sender<()>,
@@ -111,18 +124,22 @@ impl Seats {
         self.uses.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Ends the connection that was silent longest. False if there is none.
+    /// Ends a connection, as the header says. False if there is none.
     fn make_way(&self) -> bool {
         let mut taken = self.lock();
-        let used = |index: &usize| {
+        let used = |seat: &Taken| seat.used.load(Ordering::Relaxed);
+        let silent = taken.iter().filter(|seat| used(seat) < SPOKEN).count();
+        // Where the silent are few, they are kept and the others go.
+        let is_kept = |used: u64| (used < SPOKEN) == (silent < taken.len().div_ceil(2));
+        let order = |index: &usize| {
             taken
                 .get(*index)
-                .map(|seat| seat.used.load(Ordering::Relaxed))
+                .map(|seat| (is_kept(used(seat)), used(seat)))
         };
-        let Some(silent) = (0..taken.len()).min_by_key(used) else {
+        let Some(leaves) = (0..taken.len()).min_by_key(order) else {
             return false;
         };
-        taken.swap_remove(silent);
+        taken.swap_remove(leaves);
         self.gave_way.increment(1);
         true
     }
@@ -176,18 +193,12 @@ struct Noted<T> {
     seats: Arc<Seats>,
 }
 
-impl<T: Unpin> Noted<T> {
-    /// What the stream within does; noted if it did something.
-    fn noting<R>(
-        self: Pin<&mut Self>,
-        act: impl FnOnce(Pin<&mut T>) -> Poll<io::Result<R>>,
-    ) -> Poll<io::Result<R>> {
-        let this = self.get_mut();
-        let done = act(Pin::new(&mut this.stream));
-        if matches!(done, Poll::Ready(Ok(_))) {
-            this.used.store(this.seats.use_now(), Ordering::Relaxed);
-        }
-        done
+impl<T> Noted<T> {
+    /// Something was read or written. `spoken`: the client has sent a byte, now or before.
+    fn note(&self, spoken: bool) {
+        let spoken = spoken || self.used.load(Ordering::Relaxed) >= SPOKEN;
+        let used = self.seats.use_now() | if spoken { SPOKEN } else { 0 };
+        self.used.store(used, Ordering::Relaxed);
     }
 }
 
@@ -197,7 +208,13 @@ impl<T: AsyncRead + Unpin> AsyncRead for Noted<T> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.noting(|stream| stream.poll_read(context, into))
+        let this = self.get_mut();
+        let before = into.filled().len();
+        let read = Pin::new(&mut this.stream).poll_read(context, into);
+        if matches!(read, Poll::Ready(Ok(()))) {
+            this.note(into.filled().len() > before);
+        }
+        read
     }
 }
 
@@ -207,7 +224,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Noted<T> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.noting(|stream| stream.poll_write(context, bytes))
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(context, bytes);
+        if matches!(written, Poll::Ready(Ok(_))) {
+            this.note(false);
+        }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

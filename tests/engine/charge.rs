@@ -287,7 +287,7 @@ fn what_is_charged_is_told_and_is_no_overshoot() {
     assert!(!ask(&engine, ("key", "v"), 600, START).allowed());
     assert_eq!(tell(&engine, &mut rounds, START), 1_200);
     let figures = rounds.figures_now(&engine);
-    assert_eq!(figures.settled, Cells::new(1_200));
+    assert_eq!(figures.books.settled, Cells::new(1_200));
     assert_eq!(figures.overshoot, []);
     assert_eq!(left(&engine, ("key", "v"), START + SECOND), 0);
     let answer = ask(&engine, ("key", "v"), 0, START + SECOND);

@@ -125,6 +125,10 @@ fn what_run_refuses_validate_refuses() {
             "read store.password_file none: No such file",
         ),
         (
+            store("redis://h", ", password_file: blank"),
+            "store.password_file blank is empty",
+        ),
+        (
             store("rediss://h", ", tls: { ca_file: garbage }"),
             "store.tls does not hold certificates",
         ),

@@ -1,7 +1,9 @@
 //! Probes get in, whoever else holds connections open, and however few descriptors the process has.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::client::{Client, Door};
@@ -17,7 +19,7 @@ fn idle(door: &Door, count: usize) -> Vec<Client> {
     let connect = |number: usize| {
         let mut client = door.connect();
         if number % 2 == 1 {
-            client.send(b"GET /livez HTTP/1.1\r\nHost: loc");
+            client.send(BEGUN);
         }
         client
     };
@@ -57,6 +59,99 @@ fn idle_connections_to_the_pages_give_way() {
         assert!(gave_way >= 900.0, "{gave_way}");
         assert!(silent[0].is_closed());
     }
+}
+
+/// Silent connections that a client makes, at most.
+const FLOOD_MAX: usize = 200_000;
+
+/// The first half of a request.
+const BEGUN: &[u8] = b"GET /livez HTTP/1.1\r\nHost: loc";
+/// The second.
+const REST: &[u8] = b"alhost\r\n\r\n";
+
+fn silent(door: &Door, count: usize) -> Vec<Client> {
+    (0..count).map(|_| door.connect()).collect()
+}
+
+fn begun(door: &Door, count: usize) -> Vec<Client> {
+    let connect = |_| {
+        let mut client = door.connect();
+        assert!(client.send(BEGUN));
+        client
+    };
+    (0..count).map(connect).collect()
+}
+
+/// Waits until so many connections to the admin listener have given way. Asked on the other listener.
+fn gave_way(sidecar: &Sidecar, count: f64) {
+    until("they give way", SOON, || {
+        let gave_way = of_door(sidecar, "ratelimit_connections_gave_way_total", "admin");
+        assert!(gave_way <= count, "{gave_way}");
+        (gave_way == count).then_some(())
+    });
+}
+
+/// However many connect and send nothing, whoever has sent something keeps his seat.
+#[test]
+fn silent_connections_give_way_before_those_that_have_spoken() {
+    let sidecar = Setup::rules(RULES).start();
+    let door = sidecar.door("admin").unwrap();
+    let mut spoken = begun(&door, 8);
+    let mut held = silent(&door, 56);
+    gave_way(&sidecar, 0.0);
+    held.extend(silent(&door, 500));
+    gave_way(&sidecar, 500.0);
+    for client in &mut spoken {
+        client.send(REST);
+        assert_eq!(client.response().status, 404);
+    }
+    assert!(held[499].is_closed(), "the oldest go first");
+    assert_eq!(held[555].get("/admin/v1/status").status, 200);
+}
+
+/// Whoever holds all seats with half a request leaves enough for those that have yet to send theirs.
+#[test]
+fn connections_that_have_spoken_leave_half_of_the_seats() {
+    let sidecar = Setup::rules(RULES).start();
+    let door = sidecar.door("admin").unwrap();
+    let held = begun(&door, 200);
+    gave_way(&sidecar, 136.0);
+    let mut late = door.connect();
+    let others = silent(&door, 31);
+    gave_way(&sidecar, 168.0);
+    assert_eq!(late.get("/admin/v1/status").status, 200);
+    drop((held, others));
+}
+
+/// As many silent connections as a client can make, one after the other: each probe is answered.
+#[test]
+fn probes_are_answered_in_a_flood_of_silent_connections() {
+    let sidecar = Setup::rules(RULES).start();
+    let door = sidecar.door("metrics").unwrap();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = VecDeque::new();
+            for _ in 0..FLOOD_MAX {
+                held.push_back(door.connect());
+                if held.len() > 200 {
+                    held.pop_front();
+                }
+                if ended.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let probe = || {
+            let mut client = door.connect();
+            client.send(BEGUN) && client.send(REST) && client.receive().is_some()
+        };
+        let answered = (0..200).filter(|_| probe()).count();
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(answered, 200);
+    });
+    let gave_way = of_door(&sidecar, "ratelimit_connections_gave_way_total", "metrics");
+    assert!(gave_way > 200.0, "{gave_way}");
 }
 
 /// The daemon, started by a shell that first runs `limits`.

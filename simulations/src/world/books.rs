@@ -18,15 +18,15 @@ impl World<'_> {
             let Some(pod) = &self.pods[number] else {
                 continue;
             };
-            let figures = pod.rounds.figures_now(&pod.engine);
+            let books = pod.rounds.figures_now(&pod.engine).books;
             let booked = self.store.gross(pod.incarnation);
-            if figures.in_flight.get() > 0 || !pod.rounds.is_settled() {
-                let text = format!("pod {number} still has {:?} to tell", figures.in_flight);
+            if books.in_flight.get() > 0 || !pod.rounds.is_settled() {
+                let text = format!("pod {number} still has {:?} to tell", books.in_flight);
                 self.violate("convergence", &text);
-            } else if booked != figures.settled {
+            } else if booked != books.settled {
                 let text = format!(
                     "pod {number} says that {:?} are settled, the store has {booked:?}",
-                    figures.settled
+                    books.settled
                 );
                 self.violate("conservation", &text);
             }

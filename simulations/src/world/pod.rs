@@ -7,7 +7,6 @@ use tidegate::engine::rounds::Rounds;
 use tidegate::engine::{Answer, Engine, FleetKey, Setup};
 use tidegate::pure::rule::Consistency;
 use tidegate::pure::{Moment, Nanos, Rules, Span};
-use tidegate::telemetry::cells_lost;
 
 use crate::dice::Dice;
 use crate::scenario::Scenario;
@@ -101,18 +100,12 @@ impl Pod {
 
     /// What is wrong with its books, if anything: every cell that it admitted is in exactly one place.
     pub fn books(&self) -> Result<(), String> {
-        let figures = self.rounds.figures_now(&self.engine);
-        let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| i128::from(cells));
-        let places = [
-            figures.settled,
-            figures.in_flight,
-            figures.pending,
-            figures.silent,
-        ];
+        let books = self.rounds.figures_now(&self.engine).books;
+        let places = [books.settled, books.in_flight, books.pending, books.silent];
         let held: i128 = places.iter().map(|cells| i128::from(cells.get())).sum();
-        let found = i128::from(figures.found.get());
+        let (lost, found) = (i128::from(books.lost.get()), i128::from(books.found.get()));
         let admitted = i128::from(self.admitted);
-        let missing = admitted - (held + lost.iter().sum::<i128>() - found);
+        let missing = admitted - (held + lost - found);
         if missing != 0 {
             return Err(format!(
                 "{missing} of {admitted} admitted and charged cells are nowhere"
@@ -129,8 +122,7 @@ impl Pod {
 
     /// Cells that no store will hear of.
     pub fn lost(&self) -> u64 {
-        let figures = self.rounds.figures_now(&self.engine);
-        let lost = cells_lost(self.engine.stats(), &figures).map(|(_, cells)| cells);
-        lost.iter().sum::<u64>().saturating_sub(figures.found.get())
+        let books = self.rounds.figures_now(&self.engine).books;
+        books.lost.less(books.found).get()
     }
 }

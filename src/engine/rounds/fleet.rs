@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Rounds;
+use super::books::{Books, Loss};
 use crate::engine::Engine;
 use crate::pure::sync::{Beat, Beaten, Call, Circuit, Delta, Lane, NEWS_STEP, Terms, Told};
 use crate::pure::time::SECOND;
@@ -19,9 +20,9 @@ const PROMPTED_EVERY: Span = Span::nanos(100_000_000);
 const PROMPTED_EVERY_PER_POD: Span = Span::nanos(1_000_000);
 /// Answers with the same number of pods before that number is believed.
 const BEATS_STEADY: u32 = 2;
-/// How often the figures are shown, and how often all buckets are looked through for them.
+/// How often the figures are shown, and how often those are taken for which all keys are looked through.
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
-const PENDING_EVERY: Span = Span::seconds(1);
+const KEYS_COUNTED_EVERY: Span = Span::seconds(1);
 
 /// Pieces of news that the store delivers per second, to all pods together: each costs it several microseconds.
 const DELIVERIES_PER_SECOND: u64 = 50_000;
@@ -78,19 +79,6 @@ impl Reason {
     }
 }
 
-/// Cells that no store will hear of, beside those of keys that had to leave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loss {
-    /// The store had them and lost them, and they are no longer kept.
-    pub store: Cells,
-    /// Their key was reset.
-    pub reset: Cells,
-    /// Their rule is gone.
-    pub rule: Cells,
-    /// More keys wanted to be told than are kept in mind.
-    pub crowd: Cells,
-}
-
 /// How rounds ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundEnds {
@@ -131,12 +119,8 @@ pub struct Figures {
     pub pods: u64,
     /// The shards of the store that have lanes.
     pub shards: Vec<ShardState>,
-    /// Cells the store has of this pod.
-    pub settled: Cells,
-    /// Cells in batches that it does not have yet.
-    pub in_flight: Cells,
-    /// Cells in buckets, or between a bucket and a batch; not quite up to date.
-    pub pending: Cells,
+    /// Where every cell is, as of one moment; not quite up to date.
+    pub books: Books,
     /// Cells kept back by silence.
     pub silent: Cells,
     /// Cells lost.
@@ -191,10 +175,10 @@ pub(super) struct Fleet {
     overshoot: HashMap<u64, (Cells, u64)>,
     shown: Nanos,
     /// Of all keys, which are looked through now and then.
-    pending: Cells,
+    books: Books,
     mitigations: u64,
     overdue: u64,
-    pending_at: Nanos,
+    keys_counted_at: Nanos,
     turn: usize,
     /// Pieces of news heard since the step was last set, and when that was.
     pub(super) heard: u64,
@@ -362,10 +346,10 @@ impl Rounds {
             return;
         }
         self.fleet.shown = now;
-        if now.since(self.fleet.pending_at) >= PENDING_EVERY {
-            self.fleet.pending_at = now;
+        if now.since(self.fleet.keys_counted_at) >= KEYS_COUNTED_EVERY {
+            self.fleet.keys_counted_at = now;
             engine.mitigations.drop_ended(now);
-            self.fleet.pending = self.pending(engine);
+            self.fleet.books = self.books(engine);
             let full = self
                 .keys
                 .values()
@@ -379,21 +363,13 @@ impl Rounds {
     /// How the rounds stand at this moment. Looks through all buckets.
     pub fn figures_now(&self, engine: &Engine) -> Figures {
         Figures {
-            pending: self.pending(engine),
+            books: self.books(engine),
             ..self.figures(engine)
         }
     }
 
-    /// The cells in all buckets, and those between a bucket and a batch.
-    fn pending(&self, engine: &Engine) -> Cells {
-        let carried = self.keys.values().map(|tracked| tracked.carry.gross);
-        carried.fold(engine.pending(), Cells::plus)
-    }
-
     fn figures(&self, engine: &Engine) -> Figures {
         let fleet = &self.fleet;
-        let books = self.lanes.iter().map(|lane| &lane.book);
-        let sum = |cells: &mut dyn Iterator<Item = Cells>| cells.fold(Cells::ZERO, Cells::plus);
         let mut overshoot: Vec<_> = fleet
             .overshoot
             .iter()
@@ -414,9 +390,7 @@ impl Rounds {
                     last_success: link.last_success(),
                 })
                 .collect(),
-            settled: sum(&mut books.clone().map(|book| book.settled())),
-            in_flight: sum(&mut books.map(|book| book.in_flight())),
-            pending: fleet.pending,
+            books: fleet.books,
             silent: fleet.silent,
             lost: fleet.lost,
             found: fleet.found,

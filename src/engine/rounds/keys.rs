@@ -376,6 +376,14 @@ impl Rounds {
         }
     }
 
+    /// Does not look at a key again, whatever was planned.
+    pub(super) fn cancel_look(&mut self, key: StoreKey) {
+        if let Some(tracked) = self.keys.get_mut(&key) {
+            let planned = std::mem::take(&mut tracked.due);
+            self.due.remove(&(planned, key));
+        }
+    }
+
     /// Looks at a key again at `at`, or earlier if that is planned already.
     pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
         let Some(tracked) = self.keys.get_mut(&key) else {

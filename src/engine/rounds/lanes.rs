@@ -206,6 +206,8 @@ impl Rounds {
         let refund_due = self.refunds.due(key, now);
         let asked = here.subject(key);
         let even_share = asked.as_ref().and_then(|asked| self.even_share(asked));
+        // It was looked at while it waited. Whatever comes of this plans the next look.
+        self.cancel_look(key);
         let tracked = self.keys.get_mut(&key)?;
         tracked.place = None;
         tracked.sent = now;

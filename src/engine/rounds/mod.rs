@@ -8,6 +8,7 @@
 //! pods are asked to do the same.
 
 mod blind;
+mod books;
 mod fleet;
 mod hearsay;
 mod keys;
@@ -33,7 +34,8 @@ use queue::SendQueue;
 use refunds::RefundQueue;
 use tracked::Tracked;
 
-pub use fleet::{Figures, Loss, Reason, ShardState};
+pub use books::{Books, Loss};
+pub use fleet::{Figures, Reason, ShardState};
 
 /// Early rounds wait this long for others of their lane.
 const COALESCE: Span = Span::nanos(1_000_000);
