@@ -18,7 +18,7 @@ const GROUP: usize = 16;
 /// tables hold: so both groups of a key are not full by chance.
 const GHOSTS_PER_KEY: usize = 3;
 /// Locks. Two groups may share one.
-const LOCKS: usize = if cfg!(feature = "loom") { 1 } else { 1024 };
+const LOCKS: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 
 /// What is remembered of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
