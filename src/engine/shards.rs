@@ -198,7 +198,10 @@ impl<V: Kept> Shards<V> {
                 false => self.make_room(shard, now),
             };
         if room == Room::Nowhere {
-            self.remember(name, &kept, now);
+            // What it is now was made of the ghost that it has, if any, and may end when that does.
+            if let Some(ghost) = kept.ghost(now) {
+                self.ghosts.replace(name, ghost, now);
+            }
         } else {
             self.ghosts.forget(name);
             shard.insert(name, kept);
