@@ -565,9 +565,9 @@ impl Table {
         self.ghosts.forget(key.name());
     }
 
-    /// Remembers of `key`, which is missing, that it is at `tat`.
+    /// Remembers of `key`, which is missing, that it is at `tat`, whatever was remembered of it.
     pub fn remember(&self, _permit: &EntryPermit<'_>, key: &TableKey, tat: Nanos, now: Nanos) {
-        self.ghosts.remember(key.name(), Ghost::at(tat), now);
+        self.ghosts.replace(key.name(), Ghost::at(tat), now);
     }
 
     /// Keys whose ghosts had to give way while they were in use.
