@@ -223,6 +223,11 @@ impl Carried {
     pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> Refunded {
         let mut shard = self.shard(name);
         let Some(bucket) = shard.get_mut(name) else {
+            // Nobody knows whether the store was told of what is remembered: it hears nothing.
+            if let Some(tat) = self.ghost(name, now) {
+                let tat = tat.before(limit.interval().times(cells));
+                self.buckets.set_ghost(name, Some(Ghost::at(tat)), now);
+            }
             return Refunded::default();
         };
         let before = bucket.tat.max(now);

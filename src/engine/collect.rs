@@ -535,8 +535,10 @@ impl Engine {
             .chain(variants)
             .filter_map(|variant| {
                 let key = self.table.key(asked.name, variant);
+                let taken = self.table.take(&permit, &key);
+                // Afterwards: until it is taken, it may have to leave and be remembered.
                 self.table.forget_ghost(&permit, &key);
-                self.table.take(&permit, &key)
+                taken
             })
             .map(|taken| taken.pending);
         pending.fold(Cells::ZERO, Cells::plus)

@@ -106,33 +106,68 @@ impl Ghosts {
     pub fn forget(&self, name: u128) {
         let place = self.place(name);
         let _locks = self.lock(&place);
-        if let Some(slot) = self.slot_of(&place, Nanos::new(0)) {
-            self.marks[slot].store(0, Ordering::Relaxed);
-        }
+        self.clear(&place);
     }
 
     /// Remembers `ghost` of `name`. If one is there already, the one that ends later stays.
     pub fn remember(&self, name: u128, ghost: Ghost, now: Nanos) {
+        self.remember_if(name, ghost, now, || true);
+    }
+
+    /// The same if `leaves` says so. Until its ghost is there, nobody finds that `name` has none.
+    pub fn remember_if(
+        &self,
+        name: u128,
+        ghost: Ghost,
+        now: Nanos,
+        leaves: impl FnOnce() -> bool,
+    ) -> bool {
         if ghost.ends <= now {
-            return;
+            return leaves();
         }
         let place = self.place(name);
         let _locks = self.lock(&place);
-        let slot = match self.slot_of(&place, now) {
-            Some(slot) if self.ends(slot) >= ghost.ends => return,
-            Some(slot) => slot,
-            None => self.free_slot(&place, now).unwrap_or_else(|| {
-                self.forgotten.fetch_add(1, Ordering::Relaxed);
-                // Any of them: whoever is denied most is not always the one that ends first.
-                let nth = place.fingerprint as usize % (2 * GROUP);
-                place.groups[nth / GROUP] * GROUP + nth % GROUP
-            }),
-        };
+        let left = leaves();
+        let known = self.slot_of(&place, now).map(|slot| self.ends(slot));
+        if left && known.is_none_or(|ends| ends < ghost.ends) {
+            self.write(&place, ghost, now);
+        }
+        left
+    }
+
+    /// Remembers `ghost` of `name` instead of what was remembered.
+    pub fn replace(&self, name: u128, ghost: Ghost, now: Nanos) {
+        let place = self.place(name);
+        let _locks = self.lock(&place);
+        self.clear(&place);
+        if ghost.ends > now {
+            self.write(&place, ghost, now);
+        }
+    }
+
+    /// Makes `ghost` the only one of its key.
+    fn write(&self, place: &Place, ghost: Ghost, now: Nanos) {
+        self.clear(place);
+        let slot = self.free_slot(place, now).unwrap_or_else(|| {
+            self.forgotten.fetch_add(1, Ordering::Relaxed);
+            // Any of them: whoever is denied most is not always the one that ends first.
+            let nth = place.fingerprint as usize % (2 * GROUP);
+            place.groups[nth / GROUP] * GROUP + nth % GROUP
+        });
         // Ordering: Relaxed, here and below. All is read and written under the lock of its group.
         self.marks[slot].store(place.fingerprint, Ordering::Relaxed);
         self.ends[slot].store(ghost.ends.get(), Ordering::Relaxed);
         if let Some(used) = self.used.get(slot) {
             used.store(ghost.used, Ordering::Relaxed);
+        }
+    }
+
+    /// Drops every mark of the key. One whose time has come may be in one group, and the ghost in the other.
+    fn clear(&self, place: &Place) {
+        for slot in place.slots() {
+            if self.marks[slot].load(Ordering::Relaxed) == place.fingerprint {
+                self.marks[slot].store(0, Ordering::Relaxed);
+            }
         }
     }
 
@@ -250,6 +285,24 @@ mod tests {
         assert_eq!(ghosts.find(name(1), NOW), None);
         ghosts.remember(name(1), ending(NOW.get()), NOW);
         assert_eq!(ghosts.find(name(1), NOW), None, "as good as new");
+    }
+
+    /// A key leaves again after its ghost's time has come, and finds room in its other group: the old mark is not in the way.
+    #[test]
+    fn a_ghost_that_was_there_before_does_not_hide_the_one_that_is() {
+        let ghosts = ghosts(32);
+        let again = Nanos::new(LATER);
+        for round in 0..200_u64 {
+            let (old, new) = (ending(LATER), ending(2 * LATER));
+            let other = |nth: u64| name(1_000 + round * 50 + nth);
+            ghosts.remember(name(round), old, NOW);
+            // Others fill the room, each for longer.
+            (0..50).for_each(|nth| ghosts.remember(other(nth), new, NOW));
+            ghosts.remember(name(round), new, again);
+            ghosts.forget(name(round));
+            assert_eq!(ghosts.find(name(round), again), None, "{round}");
+            (0..50).for_each(|nth| ghosts.forget(other(nth)));
+        }
     }
 
     #[test]

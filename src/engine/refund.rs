@@ -100,17 +100,26 @@ impl Engine {
             let after = tat.before(price).max(now).max(Nanos::new(1));
             ((after < tat).then_some(after), (tat.since(after), after))
         };
+        let mut remembered = false;
         let touched = match self.table.touch(&key, step) {
             // Its bucket may still be that of a former limit: a check of nothing brings it over.
             Touched::Missing if !asked.state.former.is_empty() => {
+                remembered = asked.state.former.iter().any(|former| {
+                    let former = self.table.key(asked.name, former.variant);
+                    self.table.ghost(&former, now).is_some()
+                });
                 let _ = self.admit_in_step(asked, Cells::ZERO);
                 self.table.touch(&key, step)
             }
             touched @ (Touched::Held(..) | Touched::Missing) => touched,
         };
         let Touched::Held((emptied, tat), tenancy) = touched else {
+            self.refund_remembered(asked, price);
             return Refunded::default();
         };
+        if remembered {
+            return Refunded::default();
+        }
         let given_back = emptied.cells_up(interval).min(cost);
         let untold = self.table.unbook(&tenancy, given_back);
         Refunded {
@@ -121,6 +130,19 @@ impl Engine {
                 tat,
                 unix: Span::ZERO,
             },
+        }
+    }
+
+    /// Gives back cells of a key that is not held. As of any that is only remembered, nobody knows whether the store was
+    /// told of them: it hears nothing.
+    #[cold]
+    fn refund_remembered(&self, asked: &Asked<'_>, price: Span) {
+        let (now, key) = (asked.moment.now, self.table_key(asked));
+        let permit = self.table.permit(&key);
+        if self.table.tat(&key).is_none()
+            && let Some(tat) = self.table.ghost(&key, now)
+        {
+            self.table.remember(&permit, &key, tat.before(price), now);
         }
     }
 }

@@ -198,7 +198,8 @@ impl<V: Kept> Shards<V> {
                 false => self.make_room(shard, now),
             };
         if room == Room::Nowhere {
-            self.remember(name, &kept, now);
+            // What it is now was made of the ghost that it has, if any, and may end when that does.
+            self.set_ghost(name, kept.ghost(now), now);
         } else {
             self.ghosts.forget(name);
             shard.insert(name, kept);
@@ -209,6 +210,14 @@ impl<V: Kept> Shards<V> {
     /// What is remembered of a key that is not held.
     pub fn ghost(&self, name: u128, now: Nanos) -> Option<Ghost> {
         self.ghosts.find(name, now)
+    }
+
+    /// Makes `ghost` what is remembered of a key that is not held. Its shard is held by the caller.
+    pub fn set_ghost(&self, name: u128, ghost: Option<Ghost>, now: Nanos) {
+        match ghost {
+            Some(ghost) => self.ghosts.replace(name, ghost, now),
+            None => self.ghosts.forget(name),
+        }
     }
 
     /// Keys whose ghosts had to give way while they were in use.

@@ -2,8 +2,8 @@
 //!
 //! A key lives in one of two groups of [`GROUP`] slots. Each group has a byte of the key's hash per slot, so a look-up
 //! reads one line of those bytes and then, nearly always, one slot. Nothing is ever moved or resized; when a key needs
-//! room, another one in its two groups leaves ([`Table::enter`]). Of one that is in use a ghost stays (`ghosts.rs`): it is
-//! there before the slot is taken, so whoever does not find the key finds the ghost.
+//! room, another one in its two groups leaves ([`Table::enter`]). Of one that is in use a ghost stays (`ghosts.rs`): the
+//! slot is taken under the ghost's lock, so whoever does not find the key finds the ghost.
 //!
 //! A slot is four words: the TAT, the book, and the key's 128 bits. **The TAT word owns the slot**: 0 is vacant,
 //! [`CLAIMED`] is being rewritten, anything else is live. Whoever changes a bucket reads the TAT, then makes sure that
@@ -565,9 +565,9 @@ impl Table {
         self.ghosts.forget(key.name());
     }
 
-    /// Remembers of `key`, which is missing, that it is at `tat`.
+    /// Remembers of `key`, which is missing, that it is at `tat`, whatever was remembered of it.
     pub fn remember(&self, _permit: &EntryPermit<'_>, key: &TableKey, tat: Nanos, now: Nanos) {
-        self.ghosts.remember(key.name(), Ghost::at(tat), now);
+        self.ghosts.replace(key.name(), Ghost::at(tat), now);
     }
 
     /// Keys whose ghosts had to give way while they were in use.
@@ -714,12 +714,7 @@ impl Table {
                 })
                 .min_by_key(|(order, _, _)| *order);
             let ((in_use, _, _, tat), slot, index) = victim?;
-            // Before the slot is claimed: whoever does not find the key from then on finds its ghost. If the claim fails,
-            // the key is still here and its ghost says nothing that the key does not.
-            if in_use && !self.remember_tenant(slot, tat, now) {
-                continue;
-            }
-            if slot.claim(tat) {
+            if self.evict(slot, tat, now) {
                 let lost = pending(slot.end_tenancy());
                 let entered = match (in_use, lost) {
                     (true, lost) => Entered::InUse(lost),
@@ -732,15 +727,19 @@ impl Table {
         None
     }
 
-    /// Remembers the key of a slot at `tat`. `false` if it has changed meanwhile.
-    fn remember_tenant(&self, slot: Slot<'_>, tat: u64, now: Nanos) -> bool {
+    /// Claims a slot at `tat` and remembers its key, if that is in use. `false` if it has changed meanwhile.
+    ///
+    /// Both under the lock of the ghost: whoever does not find the key from then on finds its ghost, and a key that is
+    /// held has none, which would outlive a reset or a refund of it.
+    fn evict(&self, slot: Slot<'_>, tat: u64, now: Nanos) -> bool {
         let name = slot.name();
         // Ordering: Acquire, as in `read`: the same TAT before and after means that the name was of that tenancy.
         if slot.tat().load(Ordering::Acquire) != tat {
             return false;
         }
-        self.ghosts.remember(name, Ghost::at(Nanos::new(tat)), now);
-        true
+        let ghost = Ghost::at(Nanos::new(tat));
+        self.ghosts
+            .remember_if(name, ghost, now, || slot.claim(tat))
     }
 
     fn set_tag(&self, index: usize, tag: u8) {

@@ -148,11 +148,7 @@ impl Kept for Counted {
     }
 
     fn ghost(&self, now: Nanos) -> Option<Ghost> {
-        let summary = self.state.summary(&self.limit, Span::nanos(now.get()))?;
-        Some(Ghost {
-            ends: Nanos::new(summary.ends.get()),
-            used: summary.used,
-        })
+        ghost_of(&self.state, &self.limit, Span::nanos(now.get()))
     }
 }
 
@@ -315,8 +311,10 @@ impl Windows {
 
     /// Takes back what an admission at this instant counted.
     pub fn give_back(&self, key: &WindowKey<'_>, cost: Cells) {
-        if let Some(counted) = self.shard(key.name).get_mut(key.name) {
-            counted.under(key).give_back(key.limit, key.unix, cost);
+        let mut shard = self.shard(key.name);
+        match shard.get_mut(key.name) {
+            Some(counted) => counted.under(key).give_back(key.limit, key.unix, cost),
+            None => self.change_ghost(key, |state| state.give_back(key.limit, key.unix, cost)),
         }
     }
 
@@ -324,6 +322,10 @@ impl Windows {
     pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> Refunded {
         let mut shard = self.shard(key.name);
         let Some(counted) = shard.get_mut(key.name) else {
+            // Nobody knows whether the store was told of what is remembered: it hears nothing.
+            self.change_ghost(key, |state| {
+                state.refund(key.limit, key.unix, cost);
+            });
             return Refunded::default();
         };
         let given_back = counted.under(key).refund(key.limit, key.unix, cost);
@@ -522,23 +524,44 @@ impl Windows {
     }
 
     /// The state of a key that is not held, and what the store may be taken to know of its window: what is remembered was
-    /// told, but for what is counted as lost. Of a log it is not known which cells are of this window.
+    /// told, but for what is counted as lost.
     fn unheld(&self, key: &WindowKey<'_>, opening: Cells) -> (WindowState, Cells) {
-        let ghost = match opening {
-            Cells::ZERO => self.0.ghost(key.name, key.now()),
+        let remembered = match opening {
+            Cells::ZERO => self.remembered(key),
             _ => None,
         };
-        let Some(ghost) = ghost else {
+        let Some(state) = remembered else {
             return (fresh(key, opening), Cells::ZERO);
         };
+        let told = state.counted(key.limit, key.unix);
+        (state, told)
+    }
+
+    /// The state of a key that is not held and remembered. Its shard is held by the caller.
+    fn remembered(&self, key: &WindowKey<'_>) -> Option<WindowState> {
+        let ghost = self.0.ghost(key.name, key.now())?;
         let summary = Summary {
             ends: Span::nanos(ghost.ends.get()),
             used: ghost.used,
         };
         let algorithm = key.rule.spec.algorithm;
         let state = WindowState::remembered(algorithm, key.limit, summary, key.unix);
-        let told = state.counted(key.limit, key.unix);
-        (state, told)
+        // Of a longer window, or from before the calendar was set back: what is used of this window ends with it.
+        if let Some(now_ends) = ghost_of(&state, key.limit, key.unix)
+            && now_ends.ends < ghost.ends
+        {
+            self.0.set_ghost(key.name, Some(now_ends), key.now());
+        }
+        Some(state)
+    }
+
+    /// Changes what is remembered of a key that is not held, if anything is. Its shard is held by the caller.
+    fn change_ghost(&self, key: &WindowKey<'_>, change: impl FnOnce(&mut WindowState)) {
+        if let Some(mut state) = self.remembered(key) {
+            change(&mut state);
+            let ghost = ghost_of(&state, key.limit, key.unix);
+            self.0.set_ghost(key.name, ghost, key.now());
+        }
     }
 
     fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Counted>> {
@@ -608,6 +631,14 @@ fn stricter(a: Standing, b: Standing) -> Standing {
         reset_after: a.reset_after.max(b.reset_after),
         delay: a.delay.max(b.delay),
     }
+}
+
+fn ghost_of(state: &WindowState, limit: &Limit, unix: Span) -> Option<Ghost> {
+    let summary = state.summary(limit, unix)?;
+    Some(Ghost {
+        ends: Nanos::new(summary.ends.get()),
+        used: summary.used,
+    })
 }
 
 /// The window that we are in.

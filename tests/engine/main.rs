@@ -1,8 +1,8 @@
 //! The engine as its callers see it, under a clock that the tests own.
 //!
 //! `exact.rs`: to the cell, with many threads. `all_or_nothing.rs`: a denied check uses nothing. `bounds.rs`: how many
-//! keys are held. `floods.rs`: what a flood of keys can and cannot do. `reload.rs`: rules that change. `identity.rs`: who
-//! is who. `rules.rs`: which rules a descriptor meets. `carried.rs`: limits that callers bring along. `refund.rs`: what is
+//! keys are held. `floods.rs`: what a flood of keys can and cannot do. `ghosts.rs`: keys that are remembered and not held.
+//! `reload.rs`: rules that change. `identity.rs`: who is who. `rules.rs`: which rules a descriptor meets. `carried.rs`: limits that callers bring along. `refund.rs`: what is
 //! given back. `refund_answers.rs`: the same while answers are on their way. `news.rs`: how far news is believed.
 //! `interval.rs`: how often a key is reported. `overdue.rs`: what is granted of keys that cannot be reported in time.
 //! `strict.rs`: what the store decides. `fallback.rs`: what is granted without it. Zero allocations: tests/allocation.rs.
@@ -18,6 +18,7 @@ mod charge;
 mod exact;
 mod fallback;
 mod floods;
+mod ghosts;
 mod identity;
 mod interval;
 mod news;

@@ -564,3 +564,23 @@ fn a_fold_never_leaves_less_than_was_not_refunded() {
         assert!((used..=used + STEP).contains(&fold()));
     });
 }
+
+/// A key is reset while another one evicts it: nothing is left of it, neither a bucket nor a ghost.
+#[test]
+fn a_reset_leaves_no_ghost_behind() {
+    explore(2, || {
+        let table = table(1);
+        let [first, second] = [FIRST, SECOND].map(|name| table.key(name, 0));
+        enter(&table, &first, filled(NOW, 2));
+        let evicts = on(&table, move |table| {
+            enter(table, &second, filled(NOW, 2));
+        });
+        let permit = table.permit(&first);
+        let _ = table.take(&permit, &first);
+        table.forget_ghost(&permit, &first);
+        drop(permit);
+        evicts.join().expect("no panic");
+        assert_eq!(tat(&table, &first), None);
+        assert_eq!(table.ghost(&first, Nanos::new(NOW)), None);
+    });
+}

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use super::Standing;
 use super::summary::{LOG_PARTS, part_of};
-use super::window::scaled;
+use super::window::{index, scaled};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span};
 
@@ -81,6 +81,14 @@ impl State {
             }
         }
         parts
+    }
+
+    /// What is in sight of the calendar's window of `unix`.
+    pub(super) fn count(&self, limit: &Limit, unix: Span) -> Cells {
+        let of_window = index(limit, unix);
+        self.seen(limit, self.at(limit, unix))
+            .filter(|entry| index(limit, entry.unix) == of_window)
+            .fold(Cells::ZERO, |count, entry| count.plus(entry.cells))
     }
 
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {

@@ -82,20 +82,29 @@ impl WindowState {
             return state;
         }
         let window = limit.window();
+        let ahead = |windows| is_ahead(left, window, windows);
         match (algorithm, Counts::unpack(summary.used, limit)) {
             (Algorithm::SlidingWindow, Counts::Sliding { current, previous }) => {
                 // It ends with the window after the one of `current`.
-                let earlier = unix.less(window);
+                let at = match ahead(2) {
+                    true => summary.ends.less(window).less(window),
+                    false => unix,
+                };
+                let earlier = at.less(window);
                 if left > window {
                     state.charge(limit, earlier, previous);
-                    state.charge(limit, unix, current);
+                    state.charge(limit, at, current);
                 } else {
                     state.charge(limit, earlier, current);
                 }
             }
             (Algorithm::SlidingLog, Counts::Log(parts)) => {
                 // It ends a window after its newest cells. Of each part the newest moment is taken: to leave later.
-                let mut at = summary.ends.less(window).min(unix);
+                let newest = summary.ends.less(window);
+                let mut at = match ahead(1) {
+                    true => newest,
+                    false => newest.min(unix),
+                };
                 let part = part_of(window);
                 let moments = parts.map(|cells| {
                     let moment = (at, cells);
@@ -106,6 +115,9 @@ impl WindowState {
                     state.charge(limit, at, cells);
                 }
             }
+            (Algorithm::FixedWindow, Counts::Fixed(cells)) if ahead(1) => {
+                state.charge(limit, summary.ends.less(window), cells);
+            }
             // Of a fixed window, or of another algorithm than the one that is in force now.
             (_, counts) => state.charge(limit, unix, counts.total()),
         }
@@ -114,7 +126,7 @@ impl WindowState {
 }
 
 impl WindowState {
-    /// The cells that are known to be of the window of `unix`; of a log none are.
+    /// The cells that are of the window of `unix`.
     ///
     /// ```
     /// use tidegate::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -129,7 +141,7 @@ impl WindowState {
         match self {
             Self::Fixed(state) => state.count(limit, unix),
             Self::Sliding(state) => state.counts(limit, unix).1,
-            Self::Log(_) => Cells::ZERO,
+            Self::Log(state) => state.count(limit, unix),
         }
     }
 }
@@ -179,6 +191,13 @@ impl Counts {
                 .fold(Cells::ZERO, |total, cells| total.plus(*cells)),
         }
     }
+}
+
+/// Whether what is over after `left`, and was to be over within so many windows, is of a clock that was ahead by up to
+/// one more. Of one that is further ahead nothing is known but how much was used.
+fn is_ahead(left: Span, window: Span, windows: u64) -> bool {
+    let whole = |windows| window.times(Cells::new(windows));
+    left > whole(windows) && left <= whole(windows.saturating_add(1))
 }
 
 /// The length of a part of a log, rounded up.
