@@ -37,21 +37,21 @@ const STRIPES: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 const VACANT: u64 = 0;
 const CLAIMED: u64 = u64::MAX;
 
-/// The book of a slot, from the top: which tenancy of the slot it is (16 bits), how large the bucket is (6 bits), whether the
+/// The book of a slot, from the top: which tenancy of the slot it is (14 bits), how large the bucket is (5 bits), whether the
 /// fleet's level denies the key, whether a batch with cells of it is under way, whether its share has denied a check, whether
 /// it is granted by share, the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by
 /// share every cell is a trigger: those bits are its share then.
-const PENDING_BITS: u32 = 31;
+const PENDING_BITS: u32 = 34;
 const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
 const TRIGGER_SHIFT: u32 = PENDING_BITS;
 const TRIGGER_BITS: u64 = 0x7f << TRIGGER_SHIFT;
-const BY_SHARE: u64 = 1 << 38;
-const SHARE_DENIED: u64 = 1 << 39;
-const IN_FLIGHT: u64 = 1 << 40;
-const MITIGATED: u64 = 1 << 41;
-const SIZE_SHIFT: u32 = 42;
-const SIZE_BITS: u64 = 0x3f;
-const TENANCY_SHIFT: u32 = 48;
+const BY_SHARE: u64 = 1 << 41;
+const SHARE_DENIED: u64 = 1 << 42;
+const IN_FLIGHT: u64 = 1 << 43;
+const MITIGATED: u64 = 1 << 44;
+const SIZE_SHIFT: u32 = 45;
+const SIZE_BITS: u64 = 0x1f;
+const TENANCY_SHIFT: u32 = 50;
 
 /// A key as the table knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub struct Entrance<'a> {
     pub held: Option<(Nanos, Tenancy<'a>)>,
 }
 
-/// How large a bucket is: which power of two its capacity fits in.
+/// How large a bucket is: which power of four its capacity fits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(u8);
 
@@ -171,7 +171,12 @@ impl Size {
     /// The size of a bucket of this capacity.
     pub const fn of(capacity: Span) -> Self {
         let bits = u64::BITS - capacity.get().saturating_sub(1).leading_zeros();
-        Self(if bits < 63 { bits as u8 } else { 63 })
+        // No capacity is longer than a hundred years, which is below 2^62.
+        Self(if bits < 62 {
+            bits.div_ceil(2) as u8
+        } else {
+            31
+        })
     }
 
     const fn of_book(book: u64) -> Self {
@@ -180,7 +185,7 @@ impl Size {
 
     /// How many of 64 parts of it are in use at `level`, roughly.
     pub const fn part_of(self, level: u64) -> u64 {
-        let parts = level.saturating_mul(64) >> self.0;
+        let parts = level.saturating_mul(64) >> (2 * self.0);
         if parts < 64 { parts } else { 64 }
     }
 }
@@ -859,7 +864,7 @@ const fn is_live(tat: u64) -> bool {
     tat != VACANT && tat != CLAIMED
 }
 
-/// Which stay of a key in its slot this is. It wraps after 65,536, beyond what one check sleeps through.
+/// Which stay of a key in its slot this is. It wraps after 16,384, beyond what one check sleeps through.
 const fn tenancy_number(book: u64) -> u64 {
     book >> TENANCY_SHIFT
 }
