@@ -565,12 +565,12 @@ fn a_fold_never_leaves_less_than_was_not_refunded() {
     });
 }
 
-/// A key is reset while another one evicts it: nothing is left of it, neither a bucket nor a ghost.
+/// A key is reset while another one, with a permit of its own, evicts it: neither a bucket nor a ghost is left of it.
 #[test]
 fn a_reset_leaves_no_ghost_behind() {
     explore(2, || {
         let table = table(1);
-        let [first, second] = [FIRST, SECOND].map(|name| table.key(name, 0));
+        let [first, second] = [SECOND, THIRD].map(|name| table.key(name, 0));
         enter(&table, &first, filled(NOW, 2));
         let evicts = on(&table, move |table| {
             enter(table, &second, filled(NOW, 2));
