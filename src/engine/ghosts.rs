@@ -1,8 +1,9 @@
 //! What is remembered of keys that had to leave a full table, or were not let in.
 //!
-//! A ghost is a fingerprint of the key's name, the time at which the key is as good as new, and, for windows, what was used
-//! when. A key that comes back starts from its ghost, so nobody gains a cell by being evicted. That two keys share a
-//! fingerprint and a place happens once in hundreds of millions: one of them then starts fuller than it is.
+//! A ghost is what a cache calls so: a small record of an evicted key. It has a fingerprint of the key's name, the time at
+//! which the key is as good as new, and for windows what was used when. A key that comes back starts from its ghost, so
+//! nobody gains a cell by being evicted. Once in hundreds of millions two keys share a fingerprint and a place: one of
+//! them then starts fuller than it is.
 //!
 //! A ghost whose time has come is free room. There is room for [`GHOSTS_PER_KEY`] times as many ghosts as the table holds
 //! keys; if a ghost finds none, it takes the place of another one, which is forgotten and counted. That does not happen while

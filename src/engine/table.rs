@@ -696,9 +696,9 @@ impl Table {
     }
 
     /// Claims the slot of the key that is missed least: one that is full and collected, else one that is full, else the
-    /// one of which the smallest part is in use, so that who is at its limit stays; of those the one that will be full
-    /// soonest. None in flight, unless it was collected between the look and the claim: its cells
-    /// are told all the same, only its level is forgotten here, until the answer.
+    /// one of which the smallest part is in use, so that a key at its limit stays; of those the one that will be full
+    /// soonest. None in flight, unless it was collected between the look and the claim: its cells are reported all the
+    /// same, and its ghost keeps its level.
     fn claim_victim(&self, key: &TableKey, now: Nanos) -> Option<(Slot<'_>, usize, Entered, u64)> {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
         // two whole groups the key stays out.
