@@ -8,19 +8,25 @@ WORKDIR /src
 
 # Dependencies first, with nothing of ours but the manifests: this layer lasts until those change.
 COPY Cargo.toml Cargo.lock ./
+COPY crates/config/Cargo.toml crates/config/
+COPY crates/core/Cargo.toml crates/core/
+COPY crates/testing/Cargo.toml crates/testing/
 COPY simulations/Cargo.toml simulations/
 COPY tests/loom/Cargo.toml tests/loom/
-RUN sed -i '/^\[\[test\]\]/,/^$/d; /^\[\[bench\]\]/,/^$/d' Cargo.toml \
- && mkdir src simulations/src \
+RUN sed -i '/^\[\[test\]\]/,/^$/d; /^\[\[bench\]\]/,/^$/d' Cargo.toml crates/core/Cargo.toml \
+ && mkdir src crates/config/src crates/core/src crates/testing/src simulations/src \
  && printf '//! Not copied yet.\nfn main() {}\n' \
-  | tee src/lib.rs src/main.rs simulations/src/lib.rs simulations/src/main.rs >tests/loom/lib.rs \
+  | tee src/lib.rs src/main.rs crates/config/src/lib.rs crates/core/src/lib.rs crates/testing/src/lib.rs \
+    simulations/src/lib.rs simulations/src/main.rs >tests/loom/lib.rs \
  && rustc -vV | sed -n 's/^host: //p' >triple \
- && cargo build --locked --profile "$PROFILE" --target "$(cat triple)"
+ && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" -p tidegate
 
+COPY crates/config/src crates/config/src
+COPY crates/core/src crates/core/src
 COPY src src
 # Cargo goes by the time of a file, and these may be older than what stood in for them.
-RUN touch src/lib.rs src/main.rs \
- && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" \
+RUN touch src/lib.rs src/main.rs crates/config/src/lib.rs crates/core/src/lib.rs \
+ && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" -p tidegate \
  && mkdir -p /out/run/tidegate && chmod 0750 /out/run/tidegate \
  && strip -o /out/tidegate "target/$(cat triple)/$PROFILE/tidegate"
 

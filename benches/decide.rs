@@ -27,9 +27,11 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip128::SipHasher13;
 use tidegate::clock::Clock;
-use tidegate::engine::{Engine, FleetKey, RuleBytes, Setup, Snapshot};
-use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate::pure::{Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit, key};
+use tidegate_core::engine::{Engine, FleetKey, RuleBytes, Setup, Snapshot};
+use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::{
+    Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit, key,
+};
 
 const CHECKS: usize = 2_000_000;
 const ROUNDS: usize = 5;

@@ -28,9 +28,9 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
-use tidegate::engine::{Engine, FleetKey, RuleBytes, Setup};
-use tidegate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate::pure::{Addresses, Cells, Limit, Rules, Unit, key};
+use tidegate_core::engine::{Engine, FleetKey, RuleBytes, Setup};
+use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::{Addresses, Cells, Limit, Rules, Unit, key};
 
 const SLOW: Duration = Duration::from_micros(100);
 const BYTES_PER_KEY_MAX: f64 = 64.0;

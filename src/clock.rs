@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::pure::{Moment, Nanos, Span};
+use tidegate_core::pure::{Moment, Nanos, Span};
 
 /// The line does not start at zero: a bucket's first point lies in its past.
 const FIRST: Span = Span::seconds(1);

@@ -3,12 +3,7 @@
 //! Three rings, dependencies point inward only: [`pure`] values and functions, [`engine`] shared memory, and the shell
 //! around them. ARCHITECTURE.md has the map and the invariants.
 
-pub mod pure;
-
-pub mod engine;
-
 pub mod clock;
-pub mod config;
 pub mod telemetry;
 
 pub mod wire;

@@ -1,10 +1,10 @@
-//! The command: see `cli.rs` for what it does, `daemon.rs` for what it runs.
+//! The command: `cli` says what it does, `daemon` what it runs.
 
 use std::process::ExitCode;
 
-#[cfg(feature = "loom")]
-compile_error!(
-    "the feature `loom` is for the models alone: build without it, or without --workspace"
+const _: () = assert!(
+    !tidegate_core::IS_MODEL,
+    "the feature `loom` of tidegate-core is for tests/loom alone: build without --workspace"
 );
 
 fn main() -> ExitCode {

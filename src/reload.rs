@@ -15,9 +15,9 @@ use tracing::{info, warn};
 
 use crate::admin::status::Status;
 use crate::clock::Clock;
-use crate::config::{self, Config};
-use crate::engine::Engine;
 use crate::telemetry::{RELOADS, Telemetry};
+use tidegate_config::{self, Config};
+use tidegate_core::engine::Engine;
 
 /// How often the files are compared, told or not.
 const POLL_EVERY: Duration = Duration::from_secs(2);
@@ -111,7 +111,7 @@ impl Reloader {
                 Ok(wake) => wake,
                 Err(RecvTimeoutError::Timeout) => Wake::Changed,
             };
-            let now = config::fingerprint(&sources);
+            let now = tidegate_config::fingerprint(&sources);
             if now == seen && wake != Wake::Asked {
                 continue;
             }
@@ -135,7 +135,7 @@ impl Reloader {
 
     /// Reads the configuration and puts it in force if it is sound. Answers what was read: then with its fingerprint.
     fn attempt(&self) -> Result<(Vec<PathBuf>, u64), Vec<PathBuf>> {
-        match config::load(&self.path, &*self.variables) {
+        match tidegate_config::load(&self.path, &*self.variables) {
             Ok(config) => {
                 let read = (config.sources.clone(), config.hash);
                 self.apply(config);
@@ -204,7 +204,7 @@ impl Reloader {
 fn settled(mut seen: u64, woken: &Receiver<Wake>, sources: &[PathBuf]) -> Option<u64> {
     for _ in 0..SETTLE_ROUNDS_MAX {
         pause(woken)?;
-        let now = config::fingerprint(sources);
+        let now = tidegate_config::fingerprint(sources);
         if now == seen {
             break;
         }

@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use tidegate::engine::{Engine, FleetKey, Hit, Setup};
-use tidegate::pure::{Cells, Check, Descriptor, Limit, Moment, Nanos, Rules, Span};
+use tidegate_core::engine::{Engine, FleetKey, Hit, Setup};
+use tidegate_core::pure::{Cells, Check, Descriptor, Limit, Moment, Nanos, Rules, Span};
 
 use crate::scenario::{Scenario, What};
 use crate::world::EPOCH;

@@ -1,6 +1,6 @@
 //! What is compared: something that decides checks as they arrive.
 
-use tidegate::pure::Check;
+use tidegate_core::pure::Check;
 
 use crate::workload::Arrival;
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use tidegate::pure::Span;
+use tidegate_core::pure::Span;
 
 use crate::scenario::{self, Length, Scenario, Source};
 

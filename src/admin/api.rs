@@ -22,11 +22,11 @@ use super::page::page;
 use super::status::Status;
 use super::store;
 use crate::clock::Clock;
-use crate::engine::{Desk, Engine};
-use crate::pure::rule::{Consistency, OnStoreError, Report};
-use crate::pure::{Limit, Rule};
 use crate::telemetry::Telemetry;
 use crate::wire::{Reply, is_secret, json, method_refusal, refusal};
+use tidegate_core::engine::{Desk, Engine};
+use tidegate_core::pure::rule::{Consistency, OnStoreError, Report};
+use tidegate_core::pure::{Limit, Rule};
 
 /// The scheme before a token.
 const BEARER: &[u8] = b"Bearer ";

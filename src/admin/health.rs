@@ -14,9 +14,9 @@ use hyper::{Method, Request, StatusCode};
 use super::status::Status;
 use super::store;
 use crate::clock::Clock;
-use crate::engine::Engine;
 use crate::telemetry::Telemetry;
 use crate::wire::{Reply, method_refusal, refusal, reply};
+use tidegate_core::engine::Engine;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";

@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
-use crate::engine::errand::{Errand, Report, Undone};
-use crate::engine::{Answer, Hit};
-use crate::pure::sync::{StoreKey, Terms, Told};
-use crate::pure::{Cells, Check, Moment, Span};
 use crate::wire::decode::{self, Refused};
 use crate::wire::{Reply, json, refusal};
+use tidegate_core::engine::errand::{Errand, Report, Undone};
+use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::pure::sync::{StoreKey, Terms, Told};
+use tidegate_core::pure::{Cells, Check, Moment, Span};
 
 const FLEET_ERROR: &str = "the store did not answer";
 const NOT_TOLD: &str =
@@ -237,10 +237,10 @@ mod tests {
 
     use super::super::status::{Configuration, Status};
     use super::*;
-    use crate::engine::{Desk, Engine, FleetKey, Setup};
-    use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
-    use crate::pure::{KeysShown, Limit, Rules, Unit};
     use crate::telemetry::Telemetry;
+    use tidegate_core::engine::{Desk, Engine, FleetKey, Setup};
+    use tidegate_core::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
+    use tidegate_core::pure::{KeysShown, Limit, Rules, Unit};
 
     const QUERY: &str = "domain=api&client=x&path=y";
 

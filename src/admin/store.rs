@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::rounds::{Books, Figures};
-use crate::pure::sync::Circuit;
-use crate::pure::{Cells, Nanos, Span};
 use crate::telemetry::Telemetry;
+use tidegate_core::engine::rounds::{Books, Figures};
+use tidegate_core::pure::sync::Circuit;
+use tidegate_core::pure::{Cells, Nanos, Span};
 
 /// People read milliseconds.
 const MILLISECOND: Span = Span::nanos(1_000_000);
@@ -81,12 +81,12 @@ fn rounded(span: Span) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Snapshot;
-    use crate::engine::rounds::{Pace, Rounds, ShardState, Trip};
-    use crate::engine::{Engine, FleetKey, Setup};
-    use crate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-    use crate::pure::sync::{Beaten, Call, LANES, Reply, Share, Told};
-    use crate::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
+    use tidegate_core::engine::Snapshot;
+    use tidegate_core::engine::rounds::{Pace, Rounds, ShardState, Trip};
+    use tidegate_core::engine::{Engine, FleetKey, Setup};
+    use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+    use tidegate_core::pure::sync::{Beaten, Call, LANES, Reply, Share, Told};
+    use tidegate_core::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
 

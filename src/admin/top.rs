@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
-use crate::pure::offenders::OFFENDERS_MAX;
-use crate::pure::{KeysShown, Offender, Rule, Span};
 use crate::telemetry::{Decisions, Entries, RuleMeter};
 use crate::wire::{Reply, json, refusal};
+use tidegate_core::pure::offenders::OFFENDERS_MAX;
+use tidegate_core::pure::{KeysShown, Offender, Rule, Span};
 
 /// Keys that are told of each rule, if nothing else is asked for.
 const KEYS: usize = 10;

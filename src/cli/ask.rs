@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::{Answer, Question};
 use super::{Pair, complain, say, with_causes};
-use crate::config::Address;
+use tidegate_config::Address;
 
 const DENIED: u8 = 1;
 const COULD_NOT_ASK: u8 = 2;

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::config::Address;
+use tidegate_config::Address;
 
 /// How long to wait for an answer, from connecting to its last byte.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::{BAD_CONFIGURATION, Pair, loaded, say, variable, with_causes};
 use crate::daemon;
-use crate::engine::{Engine, FleetKey, Setup};
-use crate::pure::rule::{Matching, Step};
-use crate::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
+use tidegate_core::engine::{Engine, FleetKey, Setup};
+use tidegate_core::pure::rule::{Matching, Step};
+use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
 
 #[derive(Debug, Args)]
 pub struct Explain {

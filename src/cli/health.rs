@@ -7,7 +7,7 @@ use hyper::StatusCode;
 
 use super::client::{Answer, Question};
 use super::{complain, printable, say, with_causes};
-use crate::config::Address;
+use tidegate_config::Address;
 
 const NOT_READY: u8 = 1;
 const COULD_NOT_ASK: u8 = 2;

@@ -24,10 +24,10 @@ use clap::{Args, Parser, Subcommand};
 use tracing::error;
 use tracing::level_filters::LevelFilter;
 
-use crate::config::{self, Config, Environment, LogFormat, LogLevel};
 use crate::daemon;
 use crate::reload::Variables;
 use crate::telemetry::{self, LogQueue};
+use tidegate_config::{self, Config, Environment, LogFormat, LogLevel};
 
 /// How long the end waits for a log that is slow to be read.
 const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -207,7 +207,7 @@ fn run(options: &Run) -> ExitCode {
 
 /// The configuration, or its faults on standard error.
 fn loaded(path: &Path, variables: &Environment<'_>) -> Option<Config> {
-    config::load(path, variables)
+    tidegate_config::load(path, variables)
         .inspect_err(|faults| complain(format_args!("{faults}")))
         .ok()
 }

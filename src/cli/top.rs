@@ -15,7 +15,7 @@ use tokio::time::MissedTickBehavior;
 use super::client::{Fault, Question};
 use super::view::{Line, Reading, Size, Tone, view};
 use super::{complain, printable, with_causes};
-use crate::config::Address;
+use tidegate_config::Address;
 
 const COULD_NOT_ASK: u8 = 2;
 /// Less would measure the asking.

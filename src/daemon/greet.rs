@@ -2,8 +2,8 @@
 
 use tracing::info;
 
-use crate::config::{Address, Config};
-use crate::pure::Rule;
+use tidegate_config::{Address, Config};
+use tidegate_core::pure::Rule;
 
 /// Rules that are told one by one at the start.
 const RULES_GREETED_MAX: usize = 20;

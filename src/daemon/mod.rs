@@ -21,13 +21,11 @@ use crate::admin::api::Api;
 use crate::admin::health::Health;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
-use crate::config::{Address, Config};
 use crate::doors::grpc::Grpc;
 use crate::doors::http::Http;
 use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
-use crate::engine::{Desk, Engine, FleetKey, Setup};
 use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError, StoreSetupError};
 use crate::telemetry::{
@@ -39,6 +37,8 @@ use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
 use crate::wire::seats::GivingWay;
 use crate::wire::unguessable;
 use greet::greet;
+use tidegate_config::{Address, Config};
+use tidegate_core::engine::{Desk, Engine, FleetKey, Setup};
 
 /// How often the calendar is put right and the metrics are tidied.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);

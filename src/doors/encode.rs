@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 
 use super::headers::{HeaderStyles, Sink};
 use super::{envoy, envoy_json, json};
-use crate::engine::Answer;
-use crate::pure::{Check, Moment};
 use crate::wire::Reply;
+use tidegate_core::engine::Answer;
+use tidegate_core::pure::{Check, Moment};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 

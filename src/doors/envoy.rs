@@ -6,11 +6,11 @@ use hyper::header::HeaderName;
 use prost_types::{Duration, Struct, Value, value::Kind};
 
 use super::headers::{HeaderStyles, Sink};
-use crate::engine::{Answer, Hit};
-use crate::pure::{Check, Limit, Moment, Span, Unit};
 use crate::wire::decode::DESCRIPTORS_MAX;
 use crate::wire::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit};
 use crate::wire::proto::{HeaderValue, RateLimitResponse};
+use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::pure::{Check, Limit, Moment, Span, Unit};
 
 /// The answer to `check`, decided at `moment`, with headers in those styles.
 pub fn response(

@@ -9,8 +9,8 @@ use std::fmt::Write;
 use hyper::header::{HeaderMap, HeaderName};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::pure::address::address;
 use crate::wire::decode::Refused;
+use tidegate_core::pure::address::address;
 
 /// The query with the headers' values in it, encoded: whatever a client sent stays one value.
 pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {

@@ -2,9 +2,9 @@
 
 use hyper::header::{HeaderName, RETRY_AFTER};
 
-use crate::config::HeaderStyle;
-use crate::engine::{Answer, Hit};
-use crate::pure::{Limit, Moment};
+use tidegate_config::HeaderStyle;
+use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::pure::{Limit, Moment};
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");

@@ -21,12 +21,12 @@ use super::forward;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
 use super::strict::Late;
-use crate::config::HeaderStyle;
-use crate::engine::{Answer, Begun, Plan};
-use crate::pure::{Check, Moment};
 use crate::telemetry::About;
 use crate::wire::decode::{self, Asked, Refused};
 use crate::wire::{Reply, envoy, method_refusal, refusal};
+use tidegate_config::HeaderStyle;
+use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::pure::{Check, Moment};
 
 /// The HTTP door's service.
 #[derive(Clone, Debug)]

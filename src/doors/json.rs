@@ -5,8 +5,8 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::engine::{Answer, Hit};
-use crate::pure::{Check, Limit, Shown, Span};
+use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::pure::{Check, Limit, Shown, Span};
 
 /// Writes the body of the answer to `check`. Of a value it shows at most `shown_bytes_max`.
 pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer, shown_bytes_max: usize) {

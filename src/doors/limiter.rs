@@ -6,10 +6,10 @@ use metrics::Counter;
 
 use super::strict::Strict;
 use crate::clock::Clock;
-use crate::config::Bounds;
-use crate::engine::{Answer, Engine};
-use crate::pure::Moment;
 use crate::telemetry::{About, REQUESTS_MALFORMED, Telemetry};
+use tidegate_config::Bounds;
+use tidegate_core::engine::{Answer, Engine};
+use tidegate_core::pure::Moment;
 
 /// One door's way to the engine.
 #[derive(Clone, Debug)]

@@ -14,10 +14,10 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use crate::clock::Clock;
-use crate::engine::errand::{Errand, Undone};
-use crate::engine::{Answer, Begun, Desk, Engine, Plan};
-use crate::pure::Moment;
-use crate::pure::sync::{Take, Taken};
+use tidegate_core::engine::errand::{Errand, Undone};
+use tidegate_core::engine::{Answer, Begun, Desk, Engine, Plan};
+use tidegate_core::pure::Moment;
+use tidegate_core::pure::sync::{Take, Taken};
 
 /// How to ask the store.
 #[derive(Clone, Debug)]
@@ -161,14 +161,16 @@ mod tests {
     use super::*;
     use crate::doors::encode::{self, Form, Telling};
     use crate::doors::headers::HeaderStyles;
-    use crate::engine::errand::Report;
-    use crate::engine::{FleetKey, Setup};
-    use crate::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec};
-    use crate::pure::sync::{Family, StoreKey, Terms, Told};
-    use crate::pure::{
+    use crate::wire::Reply;
+    use tidegate_core::engine::errand::Report;
+    use tidegate_core::engine::{FleetKey, Setup};
+    use tidegate_core::pure::rule::{
+        Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec,
+    };
+    use tidegate_core::pure::sync::{Family, StoreKey, Terms, Told};
+    use tidegate_core::pure::{
         Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit, ValueKind,
     };
-    use crate::wire::Reply;
 
     const TAKE: Take = Take {
         key: StoreKey {

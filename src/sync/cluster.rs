@@ -20,7 +20,7 @@ use super::connect::{Connector, Node, Place};
 use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use crate::clock::Clock;
-use crate::pure::sync::{LANES, Lane};
+use tidegate_core::pure::sync::{LANES, Lane};
 
 /// Servers remembered, at most: their places in the list are the shards' numbers, so they are kept while it may be.
 const NODES_MAX: usize = 256;

@@ -6,11 +6,11 @@
 use redis::Value;
 
 use super::error::StoreError;
-use crate::pure::sync::{
+use tidegate_core::pure::sync::{
     Beat, Beaten, Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, Share, StoreKey,
     Take, Taken, Terms, Told,
 };
-use crate::pure::{Cells, Span};
+use tidegate_core::pure::{Cells, Span};
 
 /// The longest length that a script is given, in microseconds: seventeen years. Twice that after today is a point in
 /// time that the scripts still take for one.

@@ -28,7 +28,7 @@ use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use super::sentinel;
 use super::stream::Bounded;
-use crate::config::{Tls, Topology};
+use tidegate_config::{Tls, Topology};
 
 /// The longest answer to a call: the map of a cluster whose slots are scattered. Ours are a few kilobytes.
 const REPLY_BYTES_MAX: usize = 4 << 20;

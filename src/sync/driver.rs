@@ -18,13 +18,13 @@ use super::connect::StoreSetupError;
 use super::error::StoreError;
 use super::store::Store;
 use crate::clock::Clock;
-use crate::config::{self, Config};
-use crate::engine::Engine;
-use crate::engine::errand::{Desk, Errand, Undone};
-use crate::engine::rounds::{Pace, Rounds, Trip, Turn};
-use crate::pure::sync::{Beaten, Call, Lane, News, Refund, Reply, Share, Told};
-use crate::pure::{Nanos, Span};
 use crate::telemetry::Telemetry;
+use tidegate_config::{self, Config};
+use tidegate_core::engine::Engine;
+use tidegate_core::engine::errand::{Desk, Errand, Undone};
+use tidegate_core::engine::rounds::{Pace, Rounds, Trip, Turn};
+use tidegate_core::pure::sync::{Beaten, Call, Lane, News, Refund, Reply, Share, Told};
+use tidegate_core::pure::{Nanos, Span};
 
 /// Errands that wait to be taken.
 const ERRANDS_MAX: usize = 1_024;
@@ -60,7 +60,7 @@ pub struct Driver {
 
 impl Driver {
     /// Whether there can be rounds with this store: reads the files that its settings name, and asks nobody.
-    pub fn check(store: &config::Store) -> Result<(), StartError> {
+    pub fn check(store: &tidegate_config::Store) -> Result<(), StartError> {
         Store::new(store, 0)?;
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Driver {
     /// Starts the rounds of this pod with the store of `config`.
     pub fn start(
         config: &Config,
-        store: &config::Store,
+        store: &tidegate_config::Store,
         incarnation: u128,
         (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
     ) -> Result<Self, StartError> {

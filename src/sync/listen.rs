@@ -20,7 +20,7 @@ use super::cluster::Cluster;
 use super::codec::{self, Names};
 use super::connect::{Connector, Place, Purpose};
 use super::error::{ErrorKind, StoreError};
-use crate::pure::sync::{Lane, News};
+use tidegate_core::pure::sync::{Lane, News};
 
 /// Messages that wait to be heard, at most.
 const MESSAGES_MAX: usize = 1024;

@@ -16,12 +16,12 @@ use super::connect::{Connector, Node, Place, StoreSetupError};
 use super::error::{ErrorKind, StoreError};
 use super::listen;
 use super::script::{self, Script};
-use crate::config::{self, Topology};
-use crate::pure::sync::{
+use tidegate_config::{self, Topology};
+use tidegate_core::pure::sync::{
     Beat, Beaten, Call, Delta, Known, Lane, NEWS_STEP, News, Refund, Reply, Share, StoreKey, Take,
     Taken, Terms, Told,
 };
-use crate::pure::{Cells, Span};
+use tidegate_core::pure::{Cells, Span};
 
 /// The ports that servers have if the URL does not say.
 const REDIS_PORT: u16 = 6379;
@@ -49,7 +49,10 @@ impl fmt::Debug for Store {
 
 impl Store {
     /// The store that `settings` name, for the pod of this incarnation. Reads the files they name; asks nobody.
-    pub fn new(settings: &config::Store, incarnation: u128) -> Result<Self, StoreSetupError> {
+    pub fn new(
+        settings: &tidegate_config::Store,
+        incarnation: u128,
+    ) -> Result<Self, StoreSetupError> {
         let port = match settings.topology {
             Topology::Single | Topology::Cluster => REDIS_PORT,
             Topology::Sentinel { .. } => SENTINEL_PORT,

@@ -27,11 +27,11 @@ pub use metric::*;
 pub use rules::{Decisions, RuleMeter};
 pub use top::{About, Entries, Recent};
 
-use crate::engine::rounds::{Figures, Reason, ShardState};
-use crate::engine::{Answer, Engine, Snapshot, Stat};
-use crate::pure::{KeysShown, Nanos, Span};
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{Board, Meters};
+use tidegate_core::engine::rounds::{Figures, Reason, ShardState};
+use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
+use tidegate_core::pure::{KeysShown, Nanos, Span};
 
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));

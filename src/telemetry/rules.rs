@@ -12,8 +12,8 @@ use metrics::{Counter, Gauge};
 use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{About, Recent, Top};
-use crate::engine::{Answer, Carrier, Hit, Snapshot, Source};
-use crate::pure::{Cells, KeysShown, Rule};
+use tidegate_core::engine::{Answer, Carrier, Hit, Snapshot, Source};
+use tidegate_core::pure::{Cells, KeysShown, Rule};
 
 /// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
 #[derive(Default)]

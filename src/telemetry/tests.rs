@@ -1,10 +1,10 @@
 //! What the page says, and what is recent.
 
 use super::*;
-use crate::engine::{FleetKey, Setup};
-use crate::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use crate::pure::sync::Circuit;
-use crate::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
+use tidegate_core::engine::{FleetKey, Setup};
+use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::sync::Circuit;
+use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
 
 fn setup() -> Setup {
     Setup {

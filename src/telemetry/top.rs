@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::engine::{Answer, Hit};
-use crate::pure::{Check, KeysShown, Offender, Offenders, Shown};
+use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::pure::{Check, KeysShown, Offender, Offenders, Shown};
 
 /// Bytes that are kept of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;

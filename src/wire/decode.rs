@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 use smallvec::SmallVec;
 
-use crate::pure::{Cells, Check, Descriptor, Entry, Limit, ValueKind};
+use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, ValueKind};
 
 /// Descriptors of one check.
 pub const DESCRIPTORS_MAX: usize = 64;

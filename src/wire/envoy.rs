@@ -12,7 +12,7 @@ use super::decode::{
 };
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
-use crate::pure::{Limit, LimitFault, Unit};
+use tidegate_core::pure::{Limit, LimitFault, Unit};
 
 /// The check in a protobuf message. What is beyond the bounds is counted, to be told of, and not looked at.
 pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Refused> {

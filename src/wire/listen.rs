@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::config::Address;
+use tidegate_config::Address;
 
 /// Connections that wait to be accepted. A client beyond them is not refused: it tries again after a second.
 const BACKLOG_MAX: u32 = 4096;

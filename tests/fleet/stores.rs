@@ -13,7 +13,7 @@ use super::shared;
 fn check(store: &dyn Store) {
     let section = store.section();
     let text = format!("store: {{ {section} }}\nrules: []\n");
-    let checked = tidegate::config::check_text("sidecar.yaml", &text, &|_| None);
+    let checked = tidegate_config::check_text("sidecar.yaml", &text, &|_| None);
     assert!(checked.is_ok(), "{:?}", checked.err());
     for (nth, master) in store.masters().iter().enumerate() {
         // On a cluster a key has its place: ask each master until one takes it.

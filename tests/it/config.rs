@@ -11,8 +11,8 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use tidegate::config::{Address, Config, Faults, HeaderStyle, LogFormat, LogLevel};
-use tidegate::config::{check_text, fingerprint, load};
+use tidegate_config::{Address, Config, Faults, HeaderStyle, LogFormat, LogLevel};
+use tidegate_config::{check_text, fingerprint, load};
 
 fn environment(name: &str) -> Option<String> {
     match name {

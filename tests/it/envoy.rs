@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::config::check_text;
+use tidegate_config::check_text;
 
 use super::client::{Client, Door, Response, request};
 use super::guides;

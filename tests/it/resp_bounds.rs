@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::config::check_text;
+use tidegate_config::check_text;
 
 use super::client::{Client, Door};
 use super::resp::{RULES, array, check, door, malformed, said, setup};

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge};
 use tidegate::admin::status::{Configuration, Status};
-use tidegate::config;
-use tidegate::engine::{Engine, FleetKey, Setup};
 use tidegate::reload::Reloader;
 use tidegate::telemetry::{TASK_RESTARTS, Telemetry};
 use tidegate::wire::listen::{Door, Drain, Listener, Speak};
+use tidegate_core::engine::{Engine, FleetKey, Setup};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -19,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::prometheus::Metrics;
 use super::sidecar::{Folder, until};
 
-fn engine(config: &config::Config) -> Arc<Engine> {
+fn engine(config: &tidegate_config::Config) -> Arc<Engine> {
     let setup = Setup {
         keys_max: 1_000,
         fleet: FleetKey::derived(b"tests"),
@@ -34,7 +33,7 @@ fn variable(name: &str) -> Option<String> {
 }
 
 fn restarts(telemetry: &Telemetry, engine: &Engine, task: &str) -> f64 {
-    let page = telemetry.render(engine, tidegate::pure::Nanos::new(1));
+    let page = telemetry.render(engine, tidegate_core::pure::Nanos::new(1));
     Metrics::parse(&page).of(TASK_RESTARTS.name, &[("task", task)])
 }
 
@@ -50,7 +49,7 @@ fn reloads_go_on_after_a_panic() {
         );
     };
     write(10);
-    let config = config::load(&path, &variable).unwrap();
+    let config = tidegate_config::load(&path, &variable).unwrap();
     let engine = engine(&config);
     let telemetry = Arc::new(Telemetry::new(&engine.snapshot(), config.keys));
     let status = Arc::new(Status::new("pod".to_owned(), 1, Configuration::default()));
@@ -109,7 +108,7 @@ impl Speak for Faulty {
 async fn accepting_goes_on_after_a_panic() {
     let folder = Folder::new();
     let path = folder.path("d.sock");
-    let address = config::Address::Unix(path.clone());
+    let address = tidegate_config::Address::Unix(path.clone());
     let listener = Listener::bind(&address, 0o600).await.unwrap();
     let (switch, drain) = Drain::new();
     let restarted = Arc::new(std::sync::atomic::AtomicU64::new(0));

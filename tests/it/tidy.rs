@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::config::check_text;
 use tidegate::telemetry::{self, Kind};
+use tidegate_config::check_text;
 
 use super::guides;
 

@@ -2,9 +2,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate::engine::table::{Booked, Entered, Table, TableKey, Taken, Tenancy, Touched};
-use tidegate::pure::sync::Trigger;
-use tidegate::pure::{Cells, Nanos};
+use tidegate_core::engine::table::{Booked, Entered, Table, TableKey, Taken, Tenancy, Touched};
+use tidegate_core::pure::sync::Trigger;
+use tidegate_core::pure::{Cells, Nanos};
 
 /// One cell costs as much.
 const STEP: u64 = 100;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate::engine::wanting::Wanting;
-use tidegate::pure::sync::{Family, StoreKey};
+use tidegate_core::engine::wanting::Wanting;
+use tidegate_core::pure::sync::{Family, StoreKey};
 
 const fn key(name: u128) -> StoreKey {
     StoreKey {

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::pure::sync::{
+use tidegate::sync::{ErrorKind, Store};
+use tidegate_core::pure::sync::{
     Beat, Beaten, Delta, Family, Known, Lane, News, NewsKind, Refund, StoreKey, Take, Terms, Told,
 };
-use tidegate::pure::{Cells, Limit, Span, Unit};
-use tidegate::sync::{ErrorKind, Store};
+use tidegate_core::pure::{Cells, Limit, Span, Unit};
 use tokio::sync::mpsc;
 
 use crate::server::Server;

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::time::Duration;
 
-use tidegate::pure::sync::{Family, Lane};
 use tidegate::sync::{ErrorKind, StoreError};
+use tidegate_core::pure::sync::{Family, Lane};
 
 use crate::scripted::{Says, start};
 use crate::server::{Server, free_port, now};

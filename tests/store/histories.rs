@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use tidegate::pure::sync::{
+use tidegate::sync::codec::{self, Names, Request};
+use tidegate_core::pure::sync::{
     Call, Delta, Family, Known, Lane, News, Refund, Share, StoreKey, Terms, Told,
 };
-use tidegate::pure::{Cells, Span};
-use tidegate::sync::codec::{self, Names, Request};
+use tidegate_core::pure::{Cells, Span};
 
 use crate::model::{Kept, KeptRecord, Model};
 use crate::random::Random;
@@ -57,7 +57,7 @@ struct History {
 #[derive(Debug)]
 enum Expected {
     Anything,
-    Reply(Call, tidegate::pure::sync::Reply),
+    Reply(Call, tidegate_core::pure::sync::Reply),
     GivenBack(Terms, Told),
     News(Vec<News>),
     Key(Family, Option<Kept>),

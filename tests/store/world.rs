@@ -2,12 +2,12 @@
 
 use std::future::Future;
 
-use tidegate::config::check_text;
-use tidegate::pure::sync::{
+use tidegate::sync::Store;
+use tidegate_config::check_text;
+use tidegate_core::pure::sync::{
     Call, Delta, Family, Known, Lane, NEWS_STEP, Share, StoreKey, Terms, Told,
 };
-use tidegate::pure::{Cells, Span};
-use tidegate::sync::Store;
+use tidegate_core::pure::{Cells, Span};
 
 /// A store with these lines below `store:`.
 pub fn store(lines: &[String], incarnation: u128) -> Store {

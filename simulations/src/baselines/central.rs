@@ -5,7 +5,7 @@
 //! (the optional local cache), and denied without a call from the moment the answer came. A check that gets no answer
 //! passes, which is Envoy's default. The store's own queue, and so how long a caller waits, is not modelled.
 
-use tidegate::pure::{Check, Limit};
+use tidegate_core::pure::{Check, Limit};
 
 use super::kept::Kept;
 use super::outages::Outages;

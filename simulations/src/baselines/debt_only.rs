@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tidegate::pure::Limit;
+use tidegate_core::pure::Limit;
 
 use super::Key;
 use super::levels::Levels;

@@ -4,7 +4,7 @@
 //! is not. So a bucket that was idle lets a whole burst pass at once, on every pod; and with more pods than cells each
 //! pod still gets one cell in each window.
 
-use tidegate::pure::Limit;
+use tidegate_core::pure::Limit;
 
 use super::tokens::Tokens;
 use crate::scenario::Scenario;

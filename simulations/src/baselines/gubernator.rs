@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate::pure::{Limit, Span};
+use tidegate_core::pure::{Limit, Span};
 
 use super::Key;
 use super::levels::Levels;

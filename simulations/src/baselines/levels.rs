@@ -1,6 +1,6 @@
 //! Buckets that drain at the rate of one limit: a GCRA for each key.
 
-use tidegate::pure::{Cells, Limit};
+use tidegate_core::pure::{Cells, Limit};
 
 use super::Key;
 use super::kept::Kept;
@@ -59,7 +59,7 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::pure::{LimitFault, Unit};
+    use tidegate_core::pure::{LimitFault, Unit};
 
     use super::*;
 

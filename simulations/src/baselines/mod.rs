@@ -19,7 +19,7 @@ mod tokens;
 #[cfg(test)]
 mod trial;
 
-use tidegate::pure::{Check, Limit};
+use tidegate_core::pure::{Check, Limit};
 
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;

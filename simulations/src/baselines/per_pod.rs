@@ -1,6 +1,6 @@
 //! Envoy's local limit as it is without more: every pod grants the whole limit, whatever the others do.
 
-use tidegate::pure::Limit;
+use tidegate_core::pure::Limit;
 
 use super::tokens::Tokens;
 use crate::scenario::Scenario;

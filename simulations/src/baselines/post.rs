@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
 
-use tidegate::pure::Check;
+use tidegate_core::pure::Check;
 
 use super::outages::Outages;
 use super::{Key, key, pod};

@@ -4,7 +4,7 @@
 //! A pod's buckets are filled at the same instants, every window of the limit since the pod started, and start full.
 //! Later versions of Envoy fill all the time at the same rate; the steps are those of the version that was read.
 
-use tidegate::pure::{Check, Limit};
+use tidegate_core::pure::{Check, Limit};
 
 use super::kept::Kept;
 use super::{Key, key, pod};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::pure::{Cells, Check};
+use tidegate_core::pure::{Cells, Check};
 
 use super::{Baseline, fleet};
 use crate::policy::{Cost, Policy};

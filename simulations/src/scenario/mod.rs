@@ -10,10 +10,9 @@ mod sections;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate::config;
-use tidegate::engine::rounds::Pace;
-use tidegate::pure::sync::Share;
-use tidegate::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
+use tidegate_core::engine::rounds::Pace;
+use tidegate_core::pure::sync::Share;
+use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
 
 pub use raw::RawRefunds as Refunds;
 pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
@@ -50,7 +49,7 @@ pub enum ScenarioError {
     },
     /// The part that is `sidecar.yaml`'s is wrong.
     #[error("{0}")]
-    Rules(config::Faults),
+    Rules(tidegate_config::Faults),
     /// A value makes no sense.
     #[error("{path}: {field}: {text}")]
     Value {
@@ -321,8 +320,8 @@ impl Scenario {
     pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
         let path = file.display().to_string();
         let (own, sidecar) = sections::split(text);
-        let config =
-            config::check_text(&path, &sidecar, &|_| None).map_err(ScenarioError::Rules)?;
+        let config = tidegate_config::check_text(&path, &sidecar, &|_| None)
+            .map_err(ScenarioError::Rules)?;
         let raw: RawScenario =
             serde_saphyr::from_str(&own).map_err(|error| shape(&path, &error))?;
         Reader {
@@ -339,7 +338,7 @@ impl Scenario {
     }
 
     /// The limit of its only rule; `None` if it has several, or one that the baselines do not know.
-    pub fn only_limit(&self) -> Option<tidegate::pure::Limit> {
+    pub fn only_limit(&self) -> Option<tidegate_core::pure::Limit> {
         match self.rules.all() {
             [rule] if !rule.spec.algorithm.is_windowed() => rule.spec.limit,
             _ => None,

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use serde_saphyr::Error as YamlError;
-use tidegate::config;
-use tidegate::engine::rounds::Pace;
-use tidegate::pure::rule::{Consistency, Step};
-use tidegate::pure::{Rules, Span};
+use tidegate_core::engine::rounds::Pace;
+use tidegate_core::pure::rule::{Consistency, Step};
+use tidegate_core::pure::{Rules, Span};
 
 use super::raw::{RawExpect, RawFault, RawLoad, RawScenario};
 use super::{
@@ -69,7 +68,7 @@ impl Reader<'_> {
     pub(super) fn scenario(
         &self,
         raw: RawScenario,
-        config: &config::Config,
+        config: &tidegate_config::Config,
     ) -> Result<Scenario, ScenarioError> {
         let pods = (1..=PODS_MAX).contains(&raw.pods);
         self.ensure(pods, "pods", "must be from 1 to 5000")?;
@@ -267,8 +266,8 @@ impl Reader<'_> {
         let text = format!(
             "rules: [{{ domain: \"{domain}\", descriptors: [{{ key: \"{key}\", rate_limit: {limit} }}] }}]"
         );
-        let config =
-            config::check_text(&self.path, &text, &|_| None).map_err(ScenarioError::Rules)?;
+        let config = tidegate_config::check_text(&self.path, &text, &|_| None)
+            .map_err(ScenarioError::Rules)?;
         Ok(config.rules)
     }
 }

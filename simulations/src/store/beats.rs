@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::pure::sync::{Beat, Beaten, StoreKey};
+use tidegate_core::pure::sync::{Beat, Beaten, StoreKey};
 
 /// Resets that are remembered.
 const RESETS_MAX: usize = 1_024;

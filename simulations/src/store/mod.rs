@@ -13,8 +13,8 @@ mod model;
 
 use std::collections::VecDeque;
 
-use tidegate::pure::Cells;
-use tidegate::pure::sync::{
+use tidegate_core::pure::Cells;
+use tidegate_core::pure::sync::{
     Beat, Beaten, Call, Delta, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
 };
 
@@ -248,6 +248,6 @@ fn bill_in_full(delta: &mut Delta) {
 
 fn forget_debt(delta: &mut Delta) {
     if let Terms::Level { debt_max, .. } = &mut delta.terms {
-        *debt_max = tidegate::pure::Span::ZERO;
+        *debt_max = tidegate_core::pure::Span::ZERO;
     }
 }

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::pure::sync::{
+use tidegate_core::pure::sync::{
     Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
 };
-use tidegate::pure::{Cells, Span};
+use tidegate_core::pure::{Cells, Span};
 
 const NUMBER_MAX: u64 = 1 << 52;
 const LENGTH_MAX: u64 = 1 << 51;

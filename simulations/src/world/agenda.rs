@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use tidegate::pure::sync::{Beat, Beaten, Call, Lane, News, Refund, Reply, Told};
+use tidegate_core::pure::sync::{Beat, Beaten, Call, Lane, News, Refund, Reply, Told};
 
 #[derive(Debug)]
 pub(super) enum Event {

@@ -1,7 +1,7 @@
 //! What goes wrong, as the scenario has it, or drawn by lot.
 
-use tidegate::pure::Span;
-use tidegate::pure::sync::{News, NewsKind, StoreKey};
+use tidegate_core::pure::Span;
+use tidegate_core::pure::sync::{News, NewsKind, StoreKey};
 
 use super::World;
 use super::agenda::Event;

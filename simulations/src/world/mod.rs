@@ -13,9 +13,9 @@ mod refunds;
 
 use std::rc::Rc;
 
-use tidegate::engine::rounds::Trip;
-use tidegate::pure::sync::{Beat, Beaten, Call, Lane, News, Reply};
-use tidegate::pure::{Check, Moment, Rules};
+use tidegate_core::engine::rounds::Trip;
+use tidegate_core::pure::sync::{Beat, Beaten, Call, Lane, News, Reply};
+use tidegate_core::pure::{Check, Moment, Rules};
 
 use crate::dice::Dice;
 use crate::policy::{Cost, Policy};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate::engine::rounds::Rounds;
-use tidegate::engine::{Answer, Engine, FleetKey, Setup};
-use tidegate::pure::rule::Consistency;
-use tidegate::pure::{Moment, Nanos, Rules, Span};
+use tidegate_core::engine::rounds::Rounds;
+use tidegate_core::engine::{Answer, Engine, FleetKey, Setup};
+use tidegate_core::pure::rule::Consistency;
+use tidegate_core::pure::{Moment, Nanos, Rules, Span};
 
 use crate::dice::Dice;
 use crate::scenario::Scenario;

@@ -1,7 +1,7 @@
 //! Refunds on their way to the store and back. What is lost is not sent again.
 
-use tidegate::engine::rounds::Trip;
-use tidegate::pure::sync::{Refund, Told};
+use tidegate_core::engine::rounds::Trip;
+use tidegate_core::pure::sync::{Refund, Told};
 
 use super::World;
 use super::agenda::Event;

@@ -30,9 +30,6 @@ use super::body::{Reading, Unread};
 use super::envoy;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
-use crate::config::HeaderStyle;
-use crate::engine::{Answer, Begun, Plan};
-use crate::pure::{Check, Moment};
 use crate::telemetry::About;
 use crate::wire::decode::Refused;
 use crate::wire::envoy::from_protobuf;
@@ -41,6 +38,9 @@ use crate::wire::proto::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
 };
 use crate::wire::proto::{RateLimitRequest, RateLimitResponse};
+use tidegate_config::HeaderStyle;
+use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::pure::{Check, Moment};
 
 /// Where tools ask what there is. The older one differs in its name only.
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";

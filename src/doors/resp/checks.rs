@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use super::frame::{self, Arguments};
 use super::reply::Replies;
-use crate::config::Bounds;
-use crate::engine::{Answer, Begun, Engine, Throttle};
-use crate::pure::time::SECOND;
-use crate::pure::{Cells, Limit, LimitFault, Moment, Span};
 use crate::telemetry::About;
 use crate::wire::decode::{self, Refused, Words};
+use tidegate_config::Bounds;
+use tidegate_core::engine::{Answer, Begun, Engine, Throttle};
+use tidegate_core::pure::time::SECOND;
+use tidegate_core::pure::{Cells, Limit, LimitFault, Moment, Span};
 
 const MILLISECOND: u64 = SECOND / 1_000;
 /// How far this pod's clock and a client's may run apart until ours is next put right (`clock.rs`). Who waits as long as

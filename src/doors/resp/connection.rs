@@ -21,10 +21,10 @@ use super::frame::{self, Arguments, Garbled};
 use super::reply::Replies;
 use super::session::{Session, Then};
 use crate::doors::limiter::Limiter;
-use crate::engine::{Answer, Begun, Plan};
-use crate::pure::Moment;
 use crate::wire::decode::Refused;
 use crate::wire::listen::{Drain, Speak};
+use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::pure::Moment;
 
 /// How long a client may take over a command that it has begun. Between commands it may rest: clients keep pools.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,8 +6,8 @@
 mod page;
 
 use serde_json::{Value, json};
-use tidegate::config::check_text;
-use tidegate::config::reference::{SECTIONS, Section, Told, Without};
+use tidegate_config::check_text;
+use tidegate_config::reference::{SECTIONS, Section, Told, Without};
 
 /// Sound files that have the section. What one of them allows is allowed.
 fn examples(section: &Section) -> Vec<Value> {

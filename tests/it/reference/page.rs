@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
-use tidegate::config::check_text;
-use tidegate::config::reference::{SECTIONS, Section, Told, Without};
+use tidegate_config::check_text;
+use tidegate_config::reference::{SECTIONS, Section, Told, Without};
 
 use super::super::sidecar::Folder;
 use super::{CanBe, can_be, choices, place};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tidegate::config::{Config, check_text};
+use tidegate_config::{Config, check_text};
 
 /// The label that asks for a sidecar.
 const INJECT: &str = "tidegate.dev/inject";

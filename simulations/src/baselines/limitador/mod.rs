@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::pure::Limit;
+use tidegate_core::pure::Limit;
 
 use super::kept::Kept;
 use super::post::{Design, Post};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::config::Address;
+use tidegate_config::Address;
 
 use super::pods::quantity;
 use crate::k8s::objects::{Objects, Pod, list, named, number, text};

@@ -1,0 +1,196 @@
+//! When a key is told to the store: after so many cells, not after so much time.
+//!
+//! A pod may hold back a part of what all pods together may leave unseen. A key that a pod uses within its even share
+//! need not be told at all: if every pod stays within its share, the fleet stays within the limit.
+
+use super::share::Share;
+use crate::pure::{Cells, Limit, Span};
+
+/// Of a pod's even part of the burst, one in so many may be used at once in silence.
+const ALLOWANCE_PART: u64 = 4;
+
+/// The pending cells at which a key wants a round before its time, in seven bits: a bucket has no room for more.
+/// 0 never triggers; from 8 on it has four significant bits, rounded down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trigger(u8);
+
+impl Trigger {
+    /// No number of cells.
+    pub const NEVER: Self = Self(0);
+    /// Every cell.
+    pub const EACH: Self = Self(1);
+
+    /// The greatest trigger of at most `cells`, and at least one.
+    ///
+    /// ```
+    /// use tidegate_core::pure::{Cells, sync::Trigger};
+    /// assert_eq!(Trigger::at(Cells::new(7)).cells(), Some(Cells::new(7)));
+    /// assert_eq!(Trigger::at(Cells::new(1_000)).cells(), Some(Cells::new(960)));
+    /// assert_eq!(Trigger::at(Cells::ZERO), Trigger::EACH);
+    /// ```
+    pub fn at(cells: Cells) -> Self {
+        let cells = cells.get().max(1);
+        if cells < 8 {
+            return Self(u8::try_from(cells).unwrap_or(7));
+        }
+        let exponent = cells.ilog2().saturating_sub(3);
+        if exponent > 14 {
+            return Self(127);
+        }
+        let mantissa = (cells >> exponent) & 7;
+        let code = u64::from(exponent.saturating_add(1)) << 3 | mantissa;
+        Self(u8::try_from(code).unwrap_or(127))
+    }
+
+    /// The trigger that is kept as `code`.
+    pub const fn of_code(code: u8) -> Self {
+        Self(code & 127)
+    }
+
+    /// What it is kept as: seven bits.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The cells it stands for.
+    pub fn cells(self) -> Option<Cells> {
+        (self.0 > 0).then(|| Cells::new(self.number()))
+    }
+
+    /// Whether it lies above `before` and not above `after`.
+    #[inline]
+    pub fn is_crossed(self, before: u64, after: u64) -> bool {
+        let at = self.number();
+        before < at && at <= after
+    }
+
+    /// The cells, and 0 for never, which nothing crosses.
+    #[inline]
+    fn number(self) -> u64 {
+        let code = u64::from(self.0);
+        match code {
+            0..8 => code,
+            _ => (8 | code & 7) << (code >> 3).saturating_sub(1),
+        }
+    }
+}
+
+/// How far from exact the fleet may be, and how many share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terrain {
+    /// The part of a bucket that may be unseen by the store.
+    pub accuracy: Share,
+    /// Pods alive.
+    pub pods: u64,
+}
+
+impl Terrain {
+    /// What a pod that has `weight` of a key's demand may hold back of it: `accuracy` of the greater of its part of the
+    /// room and its even part of the whole.
+    pub fn trigger(&self, whole: Cells, room: Cells, weight: Share) -> Trigger {
+        let even = Cells::new(whole.get().checked_div(self.pods.max(1)).unwrap_or(0));
+        let part = weight.of_cells(room).max(even);
+        // Cells are rounded down here: a share of cells would be rounded up.
+        let held_back = self.accuracy.of_span(Span::nanos(part.get()));
+        Trigger::at(Cells::new(held_back.get()))
+    }
+
+    /// Whether a pod may not even hold back one cell of a key of `limit`.
+    pub fn is_thin(&self, limit: &Limit) -> bool {
+        let cells_per_pod = self
+            .accuracy
+            .of_span(Span::nanos(limit.burst().get()))
+            .get();
+        cells_per_pod < self.pods.max(1)
+    }
+
+    /// What a pod may use of a key of `limit` without telling; `None` if that is less than a cell.
+    pub fn allowance(&self, limit: &Limit) -> Option<Allowance> {
+        let pods = self.pods.max(1);
+        let cells = limit
+            .burst()
+            .get()
+            .checked_div(pods.saturating_mul(ALLOWANCE_PART))?;
+        (cells > 0).then(|| Allowance {
+            cells: Cells::new(cells),
+            interval: limit.interval().times(Cells::new(pods)),
+        })
+    }
+}
+
+/// A pod's even share of a limit: a bucket of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// What it holds.
+    pub cells: Cells,
+    /// What one cell costs.
+    pub interval: Span,
+}
+
+impl Allowance {
+    /// How full it may be.
+    pub const fn capacity(&self) -> Span {
+        self.interval.times(self.cells)
+    }
+
+    /// How many cells are admitted before it is looked at again: half of it, so that it is never far exceeded unseen.
+    pub fn trigger(&self) -> Trigger {
+        Trigger::at(Cells::new(self.cells.get() >> 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pure::Unit;
+
+    #[test]
+    fn a_trigger_is_at_most_what_was_asked_and_at_least_seven_eighths_of_it() {
+        for cells in (1..3_000).chain([10_000, 65_535, 245_760]) {
+            let kept = Trigger::at(Cells::new(cells)).cells().unwrap().get();
+            assert!(kept <= cells && kept * 8 >= cells * 7, "{kept} for {cells}");
+        }
+        let most = Trigger::at(Cells::new(u64::MAX));
+        assert_eq!(most.cells(), Some(Cells::new(245_760)));
+    }
+
+    #[test]
+    fn every_code_stands_for_more_than_the_one_before() {
+        let cells: Vec<_> = (0..128)
+            .map(|code| Trigger::of_code(code).cells())
+            .collect();
+        assert!(cells.is_sorted_by(|a, b| a < b), "{cells:?}");
+        for code in 1..128 {
+            let trigger = Trigger::of_code(code);
+            assert_eq!(Trigger::at(trigger.cells().unwrap()), trigger);
+        }
+    }
+
+    fn terrain(pods: u64) -> Terrain {
+        Terrain {
+            accuracy: Share::of(1, 10),
+            pods,
+        }
+    }
+
+    #[test]
+    fn a_pod_holds_back_its_part_of_the_accuracy() {
+        let held_back = |pods, room, weight| {
+            let trigger = terrain(pods).trigger(Cells::new(1_000), Cells::new(room), weight);
+            trigger.cells().unwrap().get()
+        };
+        assert_eq!(held_back(10, 1_000, Share::even(10)), 9);
+        assert_eq!(held_back(10, 0, Share::even(10)), 9);
+        assert_eq!(held_back(10, 1_000, Share::WHOLE), 96);
+        assert_eq!(held_back(10_000, 0, Share::WHOLE), 1);
+    }
+
+    #[test]
+    fn an_allowance_is_a_quarter_of_the_even_share_or_nothing() {
+        let limit = |burst| Limit::new(1_000, Unit::Second, 1, Some(burst)).unwrap();
+        let allowance = terrain(3).allowance(&limit(1_000)).unwrap();
+        assert_eq!(allowance.cells, Cells::new(83));
+        assert_eq!(allowance.interval, Span::nanos(3_000_000));
+        assert_eq!(terrain(3).allowance(&limit(11)), None);
+    }
+}

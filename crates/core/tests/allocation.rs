@@ -1,0 +1,124 @@
+//! A check of a known key allocates nothing.
+#![expect(
+    clippy::expect_used,
+    reason = "a test that expects too much fails, as it should"
+)]
+
+use tidegate_core::engine::{Begun, Engine, FleetKey, Setup};
+use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::{
+    Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
+};
+
+const NOW: Moment = Moment::at(1_000_000_000_000);
+
+fn engine(algorithm: Algorithm) -> Engine {
+    let rule = |limit| RuleSpec {
+        algorithm,
+        ..RuleSpec::new(limit)
+    };
+    let node = |key: &str, requests| NodeSpec {
+        key: key.to_owned(),
+        value: None,
+        share_threshold: false,
+        rule: Some(rule(
+            Limit::new(requests, Unit::Hour, 1, None).expect("a sound limit"),
+        )),
+        children: Vec::new(),
+    };
+    let keys = ["a", "b", "c", "remote_address"];
+    let mut nodes: Vec<NodeSpec> = keys.iter().map(|key| node(key, 1_000_000)).collect();
+    nodes.push(node("scarce", 1));
+    let domain = DomainSpec {
+        name: "api".to_owned(),
+        matching: Matching::Specific,
+        nodes,
+    };
+    let setup = Setup {
+        keys_max: 1_000,
+        fleet: FleetKey::derived(b"fleet"),
+        seeds: [1, 2],
+        reporting: true,
+    };
+    Engine::new(setup, Rules::compile(vec![domain], Addresses::default()))
+}
+
+/// Checks `keys` once to make them known, then again: that must allocate nothing, and pass or not as said.
+fn check(algorithm: Algorithm, keys: &[&str], peek: bool, allowed: bool) {
+    let engine = engine(algorithm);
+    let entries: Vec<[Entry<'_>; 1]> = keys
+        .iter()
+        .map(|key| [Entry::new(*key, "2001:db8:1:2:3:4:5:6")])
+        .collect();
+    let descriptors: Vec<Descriptor<'_>> = entries
+        .iter()
+        .map(|entries| Descriptor::of(entries))
+        .collect();
+    let check = Check {
+        domain: "api",
+        descriptors: &descriptors,
+        cost: Cells::ONE,
+        peek,
+    };
+    let known = Check {
+        peek: false,
+        ..check
+    };
+    assert!(engine.check(&known, NOW).allowed());
+    let counted = allocation_counter::measure(|| {
+        for _ in 0..100 {
+            assert_eq!(engine.check(&check, NOW).allowed(), allowed);
+        }
+    });
+    assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
+    let counted = allocation_counter::measure(|| match engine.begin(&check, NOW) {
+        Begun::Decided(answer) => assert_eq!(answer.allowed(), allowed),
+        Begun::Asking(plan) => unreachable!("nothing is strict: {plan:?}"),
+    });
+    assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
+}
+
+#[test]
+fn an_allowed_check_allocates_nothing() {
+    for algorithm in [
+        Algorithm::Gcra,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+    ] {
+        check(algorithm, &["a"], false, true);
+        check(algorithm, &["a", "b", "c", "remote_address"], false, true);
+        check(algorithm, &["remote_address"], false, true);
+    }
+}
+
+#[test]
+fn a_denied_check_allocates_nothing() {
+    for algorithm in Algorithm::ALL {
+        check(algorithm, &["scarce"], false, false);
+        check(
+            algorithm,
+            &["a", "remote_address", "scarce", "b"],
+            false,
+            false,
+        );
+    }
+}
+
+#[test]
+fn a_look_allocates_nothing() {
+    for algorithm in Algorithm::ALL {
+        check(algorithm, &["a"], true, true);
+        check(algorithm, &["a", "b", "c", "remote_address"], true, true);
+        check(algorithm, &["scarce"], true, false);
+    }
+}
+
+/// The counter counts, or the tests above show nothing.
+#[test]
+fn an_allocation_would_be_seen() {
+    let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![1_u8; 64])));
+    assert_eq!(counted.count_total, 1);
+}

@@ -1,0 +1,334 @@
+//! A lane's books over random histories of lost calls, lost and stale answers, late duplicates, failovers and wipes.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+use tidegate_core::pure::sync::{
+    Call, Delta, Family, Known, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
+};
+use tidegate_core::pure::{Cells, Nanos, Span};
+
+/// What may happen.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A batch of these deltas is frozen, if the lane is idle.
+    Freeze(Vec<u64>),
+    /// A call is sent. Either way may fail.
+    Exchange { arrives: bool, answered: bool },
+    /// A probe is sent and answered.
+    Probe,
+    /// A call sent before arrives once more.
+    Duplicate(prop::sample::Index),
+    /// An answer given before arrives once more.
+    StaleAnswer(prop::sample::Index),
+    /// A failover to a copy that lacks so many calls.
+    Failover(usize),
+    /// The store that was failed over last is back.
+    FailBack,
+    /// The store loses everything.
+    Wipe,
+    /// So many milliseconds pass.
+    Wait(u64),
+}
+
+fn exchange() -> impl Strategy<Value = Event> {
+    (prop::bool::weighted(0.8), prop::bool::weighted(0.8))
+        .prop_map(|(arrives, answered)| Event::Exchange { arrives, answered })
+}
+
+fn freeze() -> impl Strategy<Value = Event> {
+    vec(1_u64..100, 1..4).prop_map(Event::Freeze)
+}
+
+/// Calls and answers get lost and arrive again.
+fn network() -> BoxedStrategy<Event> {
+    prop_oneof![
+        8 => freeze(),
+        8 => exchange(),
+        1 => Just(Event::Probe),
+        2 => any::<prop::sample::Index>().prop_map(Event::Duplicate),
+        1 => any::<prop::sample::Index>().prop_map(Event::StaleAnswer),
+    ]
+    .boxed()
+}
+
+/// And the store loses what it had acknowledged.
+fn failovers() -> BoxedStrategy<Event> {
+    prop_oneof![
+        16 => network(),
+        2 => (0_usize..6).prop_map(Event::Failover),
+        1 => Just(Event::FailBack),
+        1 => Just(Event::Wipe),
+    ]
+    .boxed()
+}
+
+/// And so much time passes that batches are no longer kept.
+fn everything() -> BoxedStrategy<Event> {
+    prop_oneof![12 => failovers(), 1 => (0_u64..40_000).prop_map(Event::Wait)].boxed()
+}
+
+fn delta(name: u64, cells: u64) -> Delta {
+    Delta {
+        key: StoreKey {
+            family: Family::Level,
+            rule: 1,
+            name: u128::from(name),
+        },
+        terms: Terms::Level {
+            interval: Span::nanos(1_000_000),
+            capacity: Span::seconds(10),
+            debt_max: Span::seconds(10),
+        },
+        gross: Cells::new(cells),
+        price: Span::nanos(1_000_000).times(Cells::new(cells)),
+        billed: Cells::ZERO,
+        age: Span::ZERO,
+        share: Share::even(3),
+        live: false,
+        known: Known::default(),
+    }
+}
+
+fn gross(deltas: &[Delta]) -> u64 {
+    deltas.iter().map(|delta| delta.gross.get()).sum()
+}
+
+/// The calls a store has applied. It applies one only after the one that came before it.
+#[derive(Clone, Debug, Default)]
+struct Store(Vec<Call>);
+
+impl Store {
+    fn sequence(&self) -> u64 {
+        self.0.last().map_or(0, |call| call.sequence)
+    }
+
+    fn gross(&self) -> u64 {
+        self.0.iter().map(|call| gross(&call.deltas)).sum()
+    }
+
+    fn receive(&mut self, call: &Call) -> Reply {
+        let applied = call.previous == self.sequence();
+        if applied && call.sequence != call.previous {
+            self.0.push(call.clone());
+        }
+        Reply {
+            applied,
+            sequence: self.sequence(),
+            gross: Cells::new(self.gross()),
+            told: Vec::new(),
+            repaired: 0,
+        }
+    }
+}
+
+struct World {
+    now: Nanos,
+    book: LaneBook,
+    store: Store,
+    former: Store,
+    sent: Vec<Call>,
+    answers: Vec<Reply>,
+    /// What was frozen, by its number.
+    frozen: BTreeMap<u64, Vec<Delta>>,
+    settled: Vec<u64>,
+    total: u64,
+    lost: u64,
+    found: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            now: Nanos::new(1),
+            book: LaneBook::new(Lane::new(5)),
+            store: Store::default(),
+            former: Store::default(),
+            sent: Vec::new(),
+            answers: Vec::new(),
+            frozen: BTreeMap::new(),
+            settled: Vec::new(),
+            total: 0,
+            lost: 0,
+            found: 0,
+        }
+    }
+
+    fn after(events: Vec<Event>) -> Self {
+        let mut world = Self::new();
+        for event in events {
+            world.happens(event);
+            world.balances();
+        }
+        world
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Freeze(cells) => self.freeze(&cells),
+            Event::Exchange { arrives, answered } => self.exchange(arrives, answered),
+            Event::Probe => {
+                let _ = self.probe();
+            }
+            Event::Duplicate(which) => {
+                if !self.sent.is_empty() {
+                    let call = which.get(&self.sent).clone();
+                    self.store.receive(&call);
+                }
+            }
+            Event::StaleAnswer(which) => {
+                if !self.answers.is_empty() {
+                    let reply = which.get(&self.answers).clone();
+                    let outcome = self.book.answered(&reply, self.now);
+                    self.note(&outcome);
+                }
+            }
+            Event::Failover(lacks) => {
+                self.former = self.store.clone();
+                let left = self.store.0.len().saturating_sub(lacks);
+                self.store.0.truncate(left);
+            }
+            Event::FailBack => std::mem::swap(&mut self.store, &mut self.former),
+            Event::Wipe => self.store = Store::default(),
+            Event::Wait(ms) => {
+                self.now = self.now.after(Span::nanos(ms * 1_000_000));
+                self.book.forget_old(self.now);
+            }
+        }
+    }
+
+    fn freeze(&mut self, cells: &[u64]) {
+        let deltas: Vec<Delta> = (1..)
+            .zip(cells)
+            .map(|(name, &cells)| delta(name, cells))
+            .collect();
+        let idle = self.book.is_idle();
+        assert_eq!(self.book.freeze(deltas.clone(), self.now).is_ok(), idle);
+        if idle {
+            self.total += gross(&deltas);
+            let call = self.book.call(self.now).expect("a batch is frozen");
+            assert_eq!(call.deltas, deltas);
+            let before = self.frozen.insert(call.sequence, deltas);
+            assert_eq!(before, None, "a number is given once");
+        }
+    }
+
+    fn exchange(&mut self, arrives: bool, answered: bool) {
+        let Some(call) = self.book.call(self.now) else {
+            assert!(self.book.is_idle());
+            return;
+        };
+        self.is_as_frozen(&call);
+        self.sent.push(call.clone());
+        if arrives {
+            let reply = self.store.receive(&call);
+            self.answers.push(reply.clone());
+            if answered {
+                let outcome = self.book.answered(&reply, self.now);
+                self.note(&outcome);
+            }
+        }
+    }
+
+    fn probe(&mut self) -> Outcome {
+        let reply = self.store.receive(&self.book.probe());
+        let outcome = self.book.answered_probe(&reply, self.now);
+        self.note(&outcome);
+        outcome
+    }
+
+    /// One number is one content. What is told late is billed net; what was admitted never changes.
+    fn is_as_frozen(&self, call: &Call) {
+        let frozen = self.frozen.get(&call.sequence).expect("a number we gave");
+        assert_eq!(frozen.len(), call.deltas.len());
+        for (was, is) in frozen.iter().zip(&call.deltas) {
+            assert_eq!((was.key, was.gross), (is.key, is.gross));
+            assert!(is.price <= was.price);
+        }
+    }
+
+    fn note(&mut self, outcome: &Outcome) {
+        self.lost += outcome.lost.get();
+        self.found += outcome.found.get();
+        match &outcome.step {
+            Step::Settled(batch) => {
+                assert_eq!(Some(&batch.deltas), self.frozen.get(&batch.sequence));
+                assert!(!self.settled.contains(&batch.sequence), "settled twice");
+                self.settled.push(batch.sequence);
+            }
+            Step::Adopted => panic!("every number here is ours"),
+            Step::Behind | Step::Replayed | Step::Unchanged => {}
+        }
+    }
+
+    /// What was frozen is in one place, at any time.
+    fn balances(&self) {
+        let books = self.book.settled().get() + self.book.in_flight().get();
+        assert_eq!(self.total + self.found, books + self.lost);
+    }
+
+    /// The network and the store behave from now on.
+    fn calms_down(&mut self) {
+        for _ in 0..2_000 {
+            if !self.book.is_idle() {
+                self.exchange(true, true);
+            } else if self.probe().step == Step::Unchanged {
+                return;
+            }
+        }
+        panic!("it never comes to rest");
+    }
+
+    /// The store has every batch once, but for what was reported as lost.
+    fn is_complete(&self) {
+        self.balances();
+        assert_eq!(self.book.in_flight(), Cells::ZERO);
+        assert_eq!(self.book.settled().get(), self.store.gross());
+        assert_eq!(self.store.gross() + self.lost, self.total + self.found);
+        assert!(
+            self.store.0.is_sorted_by(|a, b| a.sequence < b.sequence),
+            "each once, in order"
+        );
+        self.store.0.iter().for_each(|call| self.is_as_frozen(call));
+        assert_eq!(self.settled.len(), self.frozen.len(), "each settled once");
+    }
+}
+
+fn many() -> Config {
+    Config {
+        cases: 1_500,
+        failure_persistence: None,
+        ..Config::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(many())]
+
+    #[test]
+    fn a_bad_network_alone_loses_nothing_and_counts_nothing_twice(events in vec(network(), 0..150)) {
+        let mut world = World::after(events);
+        world.calms_down();
+        world.is_complete();
+        prop_assert_eq!((world.lost, world.found), (0, 0));
+        prop_assert_eq!(world.store.gross(), world.total);
+    }
+
+    #[test]
+    fn failovers_and_wipes_lose_nothing_that_is_still_kept(events in vec(failovers(), 0..150)) {
+        let mut world = World::after(events);
+        world.calms_down();
+        world.is_complete();
+        prop_assert_eq!((world.lost, world.found), (0, 0));
+        prop_assert_eq!(world.store.gross(), world.total);
+    }
+
+    #[test]
+    fn what_is_no_longer_kept_is_counted_to_the_cell(events in vec(everything(), 0..200)) {
+        let mut world = World::after(events);
+        world.calms_down();
+        world.is_complete();
+    }
+}
