@@ -24,7 +24,7 @@ use super::store;
 use crate::clock::Clock;
 use crate::telemetry::Telemetry;
 use crate::wire::{Reply, is_secret, json, method_refusal, refusal};
-use tidegate_core::engine::{Desk, Engine};
+use tidegate_core::engine::{Engine, StoreClient};
 use tidegate_core::pure::rule::{Consistency, OnStoreError, Report};
 use tidegate_core::pure::{Limit, Rule};
 
@@ -51,7 +51,7 @@ pub struct Api {
     /// What the store's shards are called.
     pub telemetry: Arc<Telemetry>,
     /// Where the store is asked.
-    pub desk: Desk,
+    pub store: StoreClient,
     /// How long it may take to answer.
     pub patience: Duration,
     /// What a request must carry.

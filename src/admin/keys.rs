@@ -13,9 +13,9 @@ use super::api::{Api, limit_json};
 use crate::clock::Clock;
 use crate::wire::decode::{self, Refused};
 use crate::wire::{Reply, json, refusal};
-use tidegate_core::engine::errand::{Errand, Report, Undone};
+use tidegate_core::engine::store_request::{Responder, StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, Hit};
-use tidegate_core::pure::sync::{StoreKey, Terms, Told};
+use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
 use tidegate_core::pure::{Cells, Check, Moment, Span};
 
 const FLEET_ERROR: &str = "the store did not answer";
@@ -23,7 +23,7 @@ const NOT_TOLD: &str =
     "the store did not confirm: this pod has reset the keys, the fleet may not have; ask again";
 
 /// How an errand ends; dropped unsaid, it is undone.
-type Answered<T> = oneshot::Receiver<Result<T, Undone>>;
+type Answered<T> = oneshot::Receiver<Result<T, StoreFailure>>;
 
 /// One key that a descriptor means.
 struct Row {
@@ -42,17 +42,22 @@ impl Api {
             Ok(looked) => looked,
             Err(refused) => return refused_reply(&refused),
         };
-        let errand = |(key, terms)| {
+        let store_request = |(key, terms)| {
             let (report, answered) = reported();
-            self.desk.leave(Errand::Read(key, terms, report));
+            self.store.leave(StoreRequest::Read(key, terms, report));
             (terms, answered)
         };
-        let stored: Vec<_> = rows.iter().map(|row| row.store.map(errand)).collect();
+        let stored: Vec<_> = rows
+            .iter()
+            .map(|row| row.store.map(store_request))
+            .collect();
         let (terms, waiting): (Vec<_>, Vec<_>) = stored.into_iter().map(Option::unzip).unzip();
-        let told = self.wait_for(waiting).await;
-        for ((row, terms), told) in rows.iter_mut().zip(terms).zip(told) {
-            match (terms, told) {
-                (Some(terms), Some(Ok(told))) => row.json["fleet"] = fleet_json(terms, told),
+        let states = self.wait_for(waiting).await;
+        for ((row, terms), store_state) in rows.iter_mut().zip(terms).zip(states) {
+            match (terms, store_state) {
+                (Some(terms), Some(Ok(store_state))) => {
+                    row.json["fleet"] = fleet_json(terms, store_state)
+                }
                 (Some(_), _) => row.json["fleet_error"] = FLEET_ERROR.into(),
                 (None, _) => {}
             }
@@ -79,21 +84,28 @@ impl Api {
             let what = "no rule with a limit matches: nothing is counted for this descriptor";
             return refusal(StatusCode::NOT_FOUND, "NO_RULE", what);
         }
-        let errand = |(key, _)| {
+        let store_request = |(key, _)| {
             let (report, answered) = reported();
-            self.desk.leave(Errand::Reset(key, report));
+            self.store.leave(StoreRequest::Reset(key, report));
             answered
         };
-        let waiting = rows.iter().map(|row| row.store.map(errand)).collect();
-        let told = self.wait_for(waiting).await;
-        let failed = told.iter().any(|told| matches!(told, Some(Err(Undone))));
-        let everywhere = told.iter().all(|told| matches!(told, Some(Ok(()))));
+        let waiting = rows
+            .iter()
+            .map(|row| row.store.map(store_request))
+            .collect();
+        let outcomes = self.wait_for(waiting).await;
+        let failed = outcomes
+            .iter()
+            .any(|outcome| matches!(outcome, Some(Err(StoreFailure))));
+        let everywhere = outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Some(Ok(()))));
         let scope = |fleet: bool| if fleet { "fleet" } else { "pod" };
-        let row = |(mut row, told): (Row, Option<Result<(), Undone>>)| {
-            row.json["scope"] = scope(told == Some(Ok(()))).into();
+        let row = |(mut row, outcome): (Row, Option<Result<(), StoreFailure>>)| {
+            row.json["scope"] = scope(outcome == Some(Ok(()))).into();
             row.json
         };
-        let reset: Vec<Value> = rows.into_iter().zip(told).map(row).collect();
+        let reset: Vec<Value> = rows.into_iter().zip(outcomes).map(row).collect();
         let mut body = json!({ "domain": domain, "scope": scope(everywhere), "reset": reset });
         if failed {
             body["error"] = json!({ "code": "STORE_UNREACHABLE", "message": NOT_TOLD });
@@ -125,7 +137,7 @@ impl Api {
     async fn wait_for<T>(
         &self,
         waiting: Vec<Option<Answered<T>>>,
-    ) -> Vec<Option<Result<T, Undone>>> {
+    ) -> Vec<Option<Result<T, StoreFailure>>> {
         let mut over = pin!(tokio::time::sleep(self.patience));
         let mut ends = Vec::with_capacity(waiting.len());
         for answered in waiting {
@@ -135,8 +147,8 @@ impl Api {
             };
             ends.push(Some(tokio::select! {
                 biased;
-                end = answered => end.unwrap_or(Err(Undone)),
-                () = &mut over => Err(Undone),
+                end = answered => end.unwrap_or(Err(StoreFailure)),
+                () = &mut over => Err(StoreFailure),
             }));
         }
         ends
@@ -144,9 +156,9 @@ impl Api {
 }
 
 /// Whom an errand tells how it ended, and where that is heard.
-fn reported<T: Send + 'static>() -> (Report<T>, Answered<T>) {
-    let (tell, hear) = oneshot::channel();
-    (Box::new(move |end| tell.send(end).is_ok()), hear)
+fn reported<T: Send + 'static>() -> (Responder<T>, Answered<T>) {
+    let (tell, receive_news) = oneshot::channel();
+    (Box::new(move |end| tell.send(end).is_ok()), receive_news)
 }
 
 fn refused_reply(refused: &Refused) -> Reply {
@@ -179,13 +191,13 @@ fn usage_json(answer: &Answer, hit: &Hit) -> Value {
 }
 
 /// How a key stands in the store. What pods have admitted and not yet told is not in it.
-fn fleet_json(terms: Terms, told: Told) -> Value {
-    let (used, remaining, reset_after) = match (terms, told) {
+fn fleet_json(terms: Terms, store_state: StoreState) -> Value {
+    let (used, remaining, reset_after) = match (terms, store_state) {
         (
             Terms::Level {
                 interval, capacity, ..
             },
-            Told::Level { level, .. },
+            StoreState::Level { level, .. },
         ) => {
             let begun = interval.less(Span::nanos(1));
             let used = level.plus(begun).whole(interval);
@@ -197,7 +209,7 @@ fn fleet_json(terms: Terms, told: Told) -> Value {
                 requests,
                 sliding,
             },
-            Told::Window {
+            StoreState::Window {
                 current,
                 previous,
                 left,
@@ -214,7 +226,8 @@ fn fleet_json(terms: Terms, told: Told) -> Value {
             (used, requests.less(used), reset_after)
         }
         // The store answers as it is asked.
-        (Terms::Level { .. }, Told::Window { .. }) | (Terms::Window { .. }, Told::Level { .. }) => {
+        (Terms::Level { .. }, StoreState::Window { .. })
+        | (Terms::Window { .. }, StoreState::Level { .. }) => {
             return Value::Null;
         }
     };
@@ -238,7 +251,7 @@ mod tests {
     use super::super::status::{Configuration, Status};
     use super::*;
     use crate::telemetry::Telemetry;
-    use tidegate_core::engine::{Desk, Engine, FleetKey, Setup};
+    use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
     use tidegate_core::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
     use tidegate_core::pure::{KeysShown, Limit, Rules, Unit};
 
@@ -255,7 +268,7 @@ mod tests {
     }
 
     /// Ten an hour for each client, told to the store, and for each of its paths, this pod's own.
-    fn api(desk: Desk) -> Api {
+    fn api(store: StoreClient) -> Api {
         let hourly = || RuleSpec::new(Limit::new(10, Unit::Hour, 1, None).unwrap());
         let own = RuleSpec {
             consistency: Consistency::Local,
@@ -278,7 +291,7 @@ mod tests {
             status: Arc::new(Status::new("pod".to_owned(), 1, Configuration::default())),
             telemetry: Arc::new(Telemetry::new(&engine.snapshot(), KeysShown::Plain)),
             engine,
-            desk,
+            store,
             patience: Duration::from_millis(20),
             token: None,
             keys_max: 64,
@@ -287,17 +300,17 @@ mod tests {
     }
 
     /// A store in which every key is at `level`.
-    fn store(level: Span) -> Desk {
-        let told = Told::Level {
+    fn store(level: Span) -> StoreClient {
+        let store_state = StoreState::Level {
             level,
             demand: 0,
             capped: false,
         };
-        Desk::new(move |errand| {
-            let waited = match errand {
-                Errand::Read(_, _, report) => report(Ok(told)),
-                Errand::Reset(_, report) => report(Ok(())),
-                Errand::Take(..) | Errand::GiveBack(_) => false,
+        StoreClient::new(move |store_request| {
+            let waited = match store_request {
+                StoreRequest::Read(_, _, report) => report(Ok(store_state)),
+                StoreRequest::Reset(_, report) => report(Ok(())),
+                StoreRequest::Take(..) | StoreRequest::GiveBack(_) => false,
             };
             assert!(waited);
             Ok(())
@@ -305,10 +318,10 @@ mod tests {
     }
 
     /// A store that takes errands and says nothing.
-    fn silent() -> Desk {
+    fn silent() -> StoreClient {
         let kept = Mutex::new(Vec::new());
-        Desk::new(move |errand| {
-            kept.lock().unwrap().push(errand);
+        StoreClient::new(move |store_request| {
+            kept.lock().unwrap().push(store_request);
             Ok(())
         })
     }
@@ -339,8 +352,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_that_does_not_answer_leaves_what_this_pod_knows() {
-        for desk in [Desk::CLOSED, Desk::new(Err), silent()] {
-            let (status, page) = body(api(desk).usage(QUERY).await).await;
+        for store in [StoreClient::CLOSED, StoreClient::new(Err), silent()] {
+            let (status, page) = body(api(store).usage(QUERY).await).await;
             assert_eq!(status, 200);
             assert_eq!(page["usage"][0]["remaining"], 10);
             assert_eq!(page["usage"][0]["fleet"], Value::Null);
@@ -361,8 +374,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_reset_that_the_store_does_not_hear_of_says_what_was_done() {
-        for desk in [Desk::CLOSED, Desk::new(Err), silent()] {
-            let api = api(desk);
+        for store in [StoreClient::CLOSED, StoreClient::new(Err), silent()] {
+            let api = api(store);
             let use_up = || {
                 let asked = decode::from_query("domain=api&client=x&hits_addend=10").unwrap();
                 let moment = Clock::get().moment();
@@ -386,21 +399,21 @@ mod tests {
     #[test]
     fn windows_are_told_as_checks_count_them() {
         let limit = Limit::new(10, Unit::Minute, 1, None).unwrap();
-        let told = |current, previous| Told::Window {
+        let store_state = |current, previous| StoreState::Window {
             current: Cells::new(current),
             previous: Cells::new(previous),
             left: Span::seconds(15),
         };
-        for (terms, told, used, remaining, reset_after) in [
-            (Terms::window(&limit), told(0, 9), 0, 10, "0s"),
-            (Terms::window(&limit), told(12, 9), 12, 0, "15s"),
-            (Terms::sliding(&limit), told(0, 0), 0, 10, "0s"),
-            (Terms::sliding(&limit), told(0, 9), 2, 8, "15s"),
-            (Terms::sliding(&limit), told(3, 9), 5, 5, "75s"),
+        for (terms, store_state, used, remaining, reset_after) in [
+            (Terms::window(&limit), store_state(0, 9), 0, 10, "0s"),
+            (Terms::window(&limit), store_state(12, 9), 12, 0, "15s"),
+            (Terms::sliding(&limit), store_state(0, 0), 0, 10, "0s"),
+            (Terms::sliding(&limit), store_state(0, 9), 2, 8, "15s"),
+            (Terms::sliding(&limit), store_state(3, 9), 5, 5, "75s"),
         ] {
             let expected =
                 json!({ "used": used, "remaining": remaining, "reset_after": reset_after });
-            assert_eq!(fleet_json(terms, told), expected, "{told:?}");
+            assert_eq!(fleet_json(terms, store_state), expected, "{store_state:?}");
         }
     }
 }

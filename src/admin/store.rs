@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::telemetry::Telemetry;
-use tidegate_core::engine::rounds::{Books, Figures};
+use tidegate_core::engine::sync::{Books, Figures};
 use tidegate_core::pure::sync::Circuit;
 use tidegate_core::pure::{Cells, Nanos, Span};
 
@@ -82,10 +82,10 @@ fn rounded(span: Span) -> String {
 mod tests {
     use super::*;
     use tidegate_core::engine::Snapshot;
-    use tidegate_core::engine::rounds::{Pace, Rounds, ShardState, Trip};
+    use tidegate_core::engine::sync::{Pace, PodSync, ShardState, Trip};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-    use tidegate_core::pure::sync::{Beaten, Call, LANES, Reply, Share, Told};
+    use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Reply, Share, StoreState};
     use tidegate_core::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
@@ -220,7 +220,7 @@ mod tests {
     fn settle(call: &Call, gross: &mut u64) -> Reply {
         let cells = call.deltas.iter().map(|delta| delta.gross.get());
         *gross += cells.sum::<u64>();
-        let told = Told::Level {
+        let store_state = StoreState::Level {
             level: Span::nanos(5_000_000),
             demand: 0,
             capped: false,
@@ -229,7 +229,7 @@ mod tests {
             applied: true,
             sequence: call.sequence,
             gross: Cells::new(*gross),
-            told: vec![told; call.deltas.len()],
+            store_state: vec![store_state; call.deltas.len()],
             repaired: 0,
         }
     }
@@ -252,7 +252,7 @@ mod tests {
             interval: Span::nanos(100 * MILLISECONDS),
             accuracy: Share::of(1, 100),
         };
-        let mut rounds = Rounds::new(pace, 64);
+        let mut rounds = PodSync::new(pace, 64);
         let mut gross = vec![0_u64; usize::from(LANES)];
         let (mut admitted, mut nth) = (0, 0);
         let mut admitted_before = Vec::new();
@@ -267,13 +267,13 @@ mod tests {
             let within_a_second = &admitted_before[admitted_before.len().saturating_sub(100)..];
             let (books, sum) = shown(&engine);
             assert!(within_a_second.contains(&sum), "turn {turn}: {books}");
-            if todo.beat.is_some() {
-                let beaten = Beaten {
+            if todo.heartbeat.is_some() {
+                let heartbeat_answered = HeartbeatReply {
                     pods: 3,
                     resets: 0,
                     reset_keys: Vec::new(),
                 };
-                rounds.beaten(&engine, &beaten, moment);
+                rounds.heartbeat_answered(&engine, &heartbeat_answered, moment);
             }
             for (call, nth) in todo.calls.iter().zip(turn..) {
                 // For a while the store is away, and now and then it is.

@@ -15,8 +15,8 @@ use super::api::{Api, limit_json};
 use crate::clock::Clock;
 use crate::telemetry::{Decisions, Entries, RuleMeter};
 use crate::wire::{Reply, json, refusal};
-use tidegate_core::pure::offenders::OFFENDERS_MAX;
-use tidegate_core::pure::{KeysShown, Offender, Rule, Span};
+use tidegate_core::pure::heavy_hitters::OFFENDERS_MAX;
+use tidegate_core::pure::{HeavyHitter, KeysShown, Rule, Span};
 
 /// Keys that are told of each rule, if nothing else is asked for.
 const KEYS: usize = 10;
@@ -97,7 +97,7 @@ fn rule_json(meter: &RuleMeter, configured: &BTreeMap<&str, &Rule>, keys: usize)
     })
 }
 
-fn key_json(offender: &Offender<Entries>) -> Value {
+fn key_json(offender: &HeavyHitter<Entries>) -> Value {
     let entry = |(key, value): &(Box<str>, Box<str>)| json!({ "key": key, "value": value });
     let entries = offender.about.as_ref();
     json!({

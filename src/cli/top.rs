@@ -105,7 +105,7 @@ impl Top {
                     let why = printable(&with_causes(&*fault));
                     vec![Line {
                         text: format!("{} does not answer: {why}", self.to),
-                        tone: Tone::Alarm,
+                        tone: Tone::Waker,
                     }]
                 }
                 Err(fault) => return Err(fault),
@@ -172,7 +172,7 @@ fn show(lines: &[Line], live: bool) -> io::Result<()> {
             (false, _) => text.push_str(&line.text),
             (true, Tone::Plain) => text.push_str(&format!("{}\x1b[K", line.text)),
             (true, Tone::Head) => text.push_str(&format!("\x1b[1m{}\x1b[0m\x1b[K", line.text)),
-            (true, Tone::Alarm) => text.push_str(&format!("\x1b[31m{}\x1b[0m\x1b[K", line.text)),
+            (true, Tone::Waker) => text.push_str(&format!("\x1b[31m{}\x1b[0m\x1b[K", line.text)),
         }
         text.push('\n');
     }

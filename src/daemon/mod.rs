@@ -38,7 +38,7 @@ use crate::wire::seats::GivingWay;
 use crate::wire::unguessable;
 use greet::greet;
 use tidegate_config::{Address, Config};
-use tidegate_core::engine::{Desk, Engine, FleetKey, Setup};
+use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
 
 /// How often the calendar is put right and the metrics are tidied.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
@@ -187,7 +187,7 @@ struct Shared<'a> {
     status: &'a Arc<Status>,
     drain: &'a Drain,
     permits: &'a Arc<Semaphore>,
-    desk: Desk,
+    store: StoreClient,
 }
 
 impl Shared<'_> {
@@ -235,7 +235,7 @@ impl Shared<'_> {
         let told = (Arc::clone(self.engine), Arc::clone(self.telemetry));
         let timeout = config.store.as_ref().map(|store| store.timeout);
         let strict = Strict {
-            desk: self.desk.clone(),
+            store: self.store.clone(),
             timeout: timeout.unwrap_or_default(),
         };
         Limiter::new(door, told, config.bounds, strict)
@@ -253,7 +253,7 @@ impl Shared<'_> {
             engine: Arc::clone(self.engine),
             status: Arc::clone(self.status),
             telemetry: Arc::clone(self.telemetry),
-            desk: self.desk.clone(),
+            store: self.store.clone(),
             patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
             token: admin_token(config)?,
             keys_max: config.bounds.keys_max,
@@ -336,7 +336,7 @@ impl Daemon {
             status: &status,
             drain: &drain,
             permits: &permits,
-            desk: rounds.as_ref().map_or(Desk::CLOSED, Driver::desk),
+            store: rounds.as_ref().map_or(StoreClient::CLOSED, Driver::client),
         };
         let Opened { at, doors } = shared.open_doors(&config).await?;
         let drain_max = config.drain;

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::headers::{HeaderStyles, Sink};
 use super::{envoy, envoy_json, json};
 use crate::wire::Reply;
-use tidegate_core::engine::Answer;
+use tidegate_core::engine::{Answer, Verdict};
 use tidegate_core::pure::{Check, Moment};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -30,7 +30,7 @@ pub enum Form {
 
 /// How an answer is to be told.
 #[derive(Clone, Copy, Debug)]
-pub struct Telling {
+pub struct ResponseStyle {
     /// What the body looks like.
     pub form: Form,
     /// Which headers to send.
@@ -54,7 +54,12 @@ pub fn over_bound(why: &str) -> Reply {
 }
 
 /// The response to a check. Its headers are put into `headers`, of which only the memory is used.
-pub fn response(headers: HeaderMap, check: &Check<'_>, answer: &Answer, telling: Telling) -> Reply {
+pub fn response(
+    headers: HeaderMap,
+    check: &Check<'_>,
+    answer: &Answer,
+    telling: ResponseStyle,
+) -> Reply {
     let mut page = Page::new();
     match telling.form {
         Form::Own => json::write(&mut page.bytes, check, answer, telling.shown_bytes_max),
@@ -67,7 +72,8 @@ pub fn response(headers: HeaderMap, check: &Check<'_>, answer: &Answer, telling:
     telling.styles.tell(&mut page, answer, telling.moment);
     let mut response = page.into_reply(headers);
     if !answer.allowed() {
-        let unavailable = answer.unavailable() && telling.form == Form::Own;
+        let unavailable =
+            answer.verdict() == Verdict::StoreUnavailable && telling.form == Form::Own;
         *response.status_mut() = telling.deny_status.unwrap_or(match unavailable {
             true => StatusCode::SERVICE_UNAVAILABLE,
             false => StatusCode::TOO_MANY_REQUESTS,

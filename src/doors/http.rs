@@ -16,7 +16,7 @@ use hyper::service::Service;
 use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
-use super::encode::{self, Form, Telling};
+use super::encode::{self, Form, ResponseStyle};
 use super::forward;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
@@ -25,7 +25,7 @@ use crate::telemetry::About;
 use crate::wire::decode::{self, Asked, Refused};
 use crate::wire::{Reply, envoy, method_refusal, refusal};
 use tidegate_config::HeaderStyle;
-use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::engine::{Answer, CheckStep, Question, StorePlan};
 use tidegate_core::pure::{Check, Moment};
 
 /// The HTTP door's service.
@@ -45,8 +45,8 @@ impl Http {
         Self(Arc::new(Inner { limiter, styles }))
     }
 
-    fn read(&self, body: Incoming, headers: HeaderMap, form: Form) -> Answering {
-        Answering::Reading {
+    fn read(&self, body: Incoming, headers: HeaderMap, form: Form) -> HttpAnswer {
+        HttpAnswer::Reading {
             door: self.clone(),
             headers,
             body: Reading::new(body, self.0.limiter.bounds.body_bytes_max),
@@ -70,7 +70,8 @@ impl Http {
         } = asking;
         let again = |moment| {
             let bytes_max = inner.limiter.bounds.key_bytes_max;
-            let begin = |check: &Check<'_>| inner.limiter.engine.begin(check, moment);
+            let begin =
+                |check: &Check<'_>| inner.limiter.engine.begin(Question::Check(check), moment);
             sent.asked()?.check(bytes_max, begin)
         };
         let told = match inner
@@ -132,7 +133,7 @@ impl Sent {
 
 /// A check that the store has to be asked for.
 struct Asking {
-    plan: Box<Plan>,
+    plan: Box<StorePlan>,
     headers: HeaderMap,
     began: Moment,
 }
@@ -140,26 +141,26 @@ struct Asking {
 impl Service<Request<Incoming>> for Http {
     type Response = Reply;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = HttpAnswer;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (head, body) = request.into_parts();
         match (head.uri.path(), &head.method) {
             ("/v1/check", &Method::POST) => self.read(body, head.headers, Form::Own),
             ("/v1/check", &Method::GET) => {
-                Answering::of(self.answer(Sent::Query(head.uri), head.headers))
+                HttpAnswer::of(self.answer(Sent::Query(head.uri), head.headers))
             }
-            ("/v1/check", _) => Answering::at_once(method_refusal("GET, POST")),
+            ("/v1/check", _) => HttpAnswer::at_once(method_refusal("GET, POST")),
             ("/v1/forward", &Method::GET) => {
                 match forward::filled(head.uri.query().unwrap_or_default(), &head.headers) {
-                    Ok(query) => Answering::of(self.answer(Sent::Forwarded(query), head.headers)),
-                    Err(refused) => Answering::at_once(self.0.refuse(&refused, Form::Own)),
+                    Ok(query) => HttpAnswer::of(self.answer(Sent::Forwarded(query), head.headers)),
+                    Err(refused) => HttpAnswer::at_once(self.0.refuse(&refused, Form::Own)),
                 }
             }
-            ("/v1/forward", _) => Answering::at_once(method_refusal("GET")),
+            ("/v1/forward", _) => HttpAnswer::at_once(method_refusal("GET")),
             ("/json", &Method::POST) => self.read(body, head.headers, Form::Envoy),
-            ("/json", _) => Answering::at_once(method_refusal("POST")),
-            _ => Answering::at_once(refusal(
+            ("/json", _) => HttpAnswer::at_once(method_refusal("POST")),
+            _ => HttpAnswer::at_once(refusal(
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",
                 "checks are at /v1/check",
@@ -170,7 +171,7 @@ impl Service<Request<Incoming>> for Http {
 
 /// An answer on its way.
 #[derive(Debug)]
-pub enum Answering {
+pub enum HttpAnswer {
     /// It is there.
     AtOnce(Ready<Result<Reply, Infallible>>),
     /// The body it answers is still being read.
@@ -188,7 +189,7 @@ pub enum Answering {
     Late(Late<Reply>),
 }
 
-impl Answering {
+impl HttpAnswer {
     fn at_once(reply: Reply) -> Self {
         Self::AtOnce(future::ready(Ok(reply)))
     }
@@ -198,7 +199,7 @@ impl Answering {
     }
 }
 
-impl Future for Answering {
+impl Future for HttpAnswer {
     type Output = Result<Reply, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -232,12 +233,12 @@ impl Inner {
         let moment = self.limiter.clock.moment();
         let begun = sent.asked().and_then(|asked| {
             asked.check(self.limiter.bounds.key_bytes_max, |check| {
-                match self.limiter.engine.begin(check, moment) {
-                    Begun::Decided(answer) => {
+                match self.limiter.engine.begin(Question::Check(check), moment) {
+                    CheckStep::Decided(answer) => {
                         let telling = self.telling(sent, &asked, moment);
                         Ok(self.tell(check, &answer, (headers, telling), moment))
                     }
-                    Begun::Asking(plan) => Err(Asking {
+                    CheckStep::NeedsStore(plan) => Err(Asking {
                         plan,
                         headers,
                         began: moment,
@@ -249,8 +250,8 @@ impl Inner {
     }
 
     /// How what was decided at `moment` is to be told.
-    fn telling(&self, sent: &Sent, asked: &Asked<'_>, moment: Moment) -> Telling {
-        Telling {
+    fn telling(&self, sent: &Sent, asked: &Asked<'_>, moment: Moment) -> ResponseStyle {
+        ResponseStyle {
             form: sent.form(),
             styles: self.styles,
             deny_status: deny_status(asked),
@@ -264,7 +265,7 @@ impl Inner {
         &self,
         check: &Check<'_>,
         answer: &Answer,
-        (headers, telling): (HeaderMap, Telling),
+        (headers, telling): (HeaderMap, ResponseStyle),
         began: Moment,
     ) -> Reply {
         self.limiter.decided(answer, About::Check(check), began);

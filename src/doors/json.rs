@@ -5,7 +5,7 @@
 
 use serde::{Serialize, Serializer};
 
-use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::engine::{Answer, Hit, Verdict};
 use tidegate_core::pure::{Check, Limit, Shown, Span};
 
 /// Writes the body of the answer to `check`. Of a value it shows at most `shown_bytes_max`.
@@ -148,7 +148,7 @@ impl<'a> Denial<'a> {
             None => "no wait will let it pass".to_owned(),
         };
         let (code, message) = match limit {
-            Some(_) if answer.unavailable() => (
+            Some(_) if answer.verdict() == Verdict::StoreUnavailable => (
                 "STORE_UNAVAILABLE",
                 format!("{label} denies while the store cannot be reached: {advice}"),
             ),

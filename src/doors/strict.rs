@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use crate::clock::Clock;
-use tidegate_core::engine::errand::{Errand, Undone};
-use tidegate_core::engine::{Answer, Begun, Desk, Engine, Plan};
+use tidegate_core::engine::store_request::{StoreFailure, StoreRequest};
+use tidegate_core::engine::{Answer, CheckStep, Engine, StoreClient, StorePlan};
 use tidegate_core::pure::Moment;
 use tidegate_core::pure::sync::{Take, Taken};
 
@@ -23,7 +23,7 @@ use tidegate_core::pure::sync::{Take, Taken};
 #[derive(Clone, Debug)]
 pub struct Strict {
     /// Where to leave what is asked.
-    pub desk: Desk,
+    pub store: StoreClient,
     /// How long to wait for it.
     pub timeout: Duration,
 }
@@ -34,24 +34,24 @@ impl Strict {
     pub(super) async fn decide<E>(
         &self,
         engine: &Engine,
-        mut plan: Box<Plan>,
-        again: impl Fn(Moment) -> Result<Begun, E>,
+        mut plan: Box<StorePlan>,
+        again: impl Fn(Moment) -> Result<CheckStep, E>,
     ) -> Result<(Answer, Moment), E> {
         let mut deadline = pin!(tokio::time::sleep(self.timeout));
         loop {
-            let mut waiting = Waiting::leave(&self.desk, plan.takes());
+            let mut waiting = Waiting::leave(&self.store, plan.takes());
             waiting.wait(deadline.as_mut()).await;
             let moment = Clock::get().moment();
             let finished = engine.finish(plan, &waiting.end(), moment);
             for take in finished.give_back {
-                self.desk.leave(Errand::GiveBack(take));
+                self.store.leave(StoreRequest::GiveBack(take));
             }
             if let Some(answer) = finished.answer {
                 return Ok((answer, moment));
             }
             match again(moment)? {
-                Begun::Decided(answer) => return Ok((answer, moment)),
-                Begun::Asking(next) => plan = next,
+                CheckStep::Decided(answer) => return Ok((answer, moment)),
+                CheckStep::NeedsStore(next) => plan = next,
             }
         }
     }
@@ -59,22 +59,22 @@ impl Strict {
 
 /// What was asked of the store. Dropped before its end, it gives back what was taken.
 struct Waiting<'a> {
-    desk: &'a Desk,
+    store: &'a StoreClient,
     takes: Vec<Pending>,
 }
 
 struct Pending {
     take: Take,
-    answer: oneshot::Receiver<Result<Taken, Undone>>,
-    result: Option<Result<Taken, Undone>>,
+    answer: oneshot::Receiver<Result<Taken, StoreFailure>>,
+    result: Option<Result<Taken, StoreFailure>>,
 }
 
 impl<'a> Waiting<'a> {
-    fn leave(desk: &'a Desk, takes: impl Iterator<Item = Take>) -> Self {
+    fn leave(store: &'a StoreClient, takes: impl Iterator<Item = Take>) -> Self {
         let takes = takes.map(|take| {
             let (tell, answer) = oneshot::channel();
             let report = Box::new(move |result| tell.send(result).is_ok());
-            desk.leave(Errand::Take(take, report));
+            store.leave(StoreRequest::Take(take, report));
             Pending {
                 take,
                 answer,
@@ -83,7 +83,7 @@ impl<'a> Waiting<'a> {
         });
         Self {
             takes: takes.collect(),
-            desk,
+            store,
         }
     }
 
@@ -93,7 +93,7 @@ impl<'a> Waiting<'a> {
             tokio::select! {
                 biased;
                 answer = &mut pending.answer => {
-                    pending.result = Some(answer.unwrap_or(Err(Undone)));
+                    pending.result = Some(answer.unwrap_or(Err(StoreFailure)));
                 }
                 () = &mut deadline => return,
             }
@@ -101,7 +101,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// What was answered. Who answers from now on learns that nobody waits.
-    fn end(mut self) -> Vec<Result<Taken, Undone>> {
+    fn end(mut self) -> Vec<Result<Taken, StoreFailure>> {
         let takes = std::mem::take(&mut self.takes);
         takes.into_iter().map(Pending::end).collect()
     }
@@ -112,17 +112,17 @@ impl Drop for Waiting<'_> {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
             if let Ok(Taken { taken: true, .. }) = pending.end() {
-                self.desk.leave(Errand::GiveBack(take));
+                self.store.leave(StoreRequest::GiveBack(take));
             }
         }
     }
 }
 
 impl Pending {
-    fn end(mut self) -> Result<Taken, Undone> {
+    fn end(mut self) -> Result<Taken, StoreFailure> {
         // Closed first: an answer that is not found then has not been taken for told.
         self.answer.close();
-        let untold = || self.answer.try_recv().unwrap_or(Err(Undone));
+        let untold = || self.answer.try_recv().unwrap_or(Err(StoreFailure));
         self.result.unwrap_or_else(untold)
     }
 }
@@ -159,15 +159,15 @@ mod tests {
     use hyper::header::HeaderMap;
 
     use super::*;
-    use crate::doors::encode::{self, Form, Telling};
+    use crate::doors::encode::{self, Form, ResponseStyle};
     use crate::doors::headers::HeaderStyles;
     use crate::wire::Reply;
-    use tidegate_core::engine::errand::Report;
-    use tidegate_core::engine::{FleetKey, Setup};
+    use tidegate_core::engine::store_request::Responder;
+    use tidegate_core::engine::{FleetKey, Question, Setup};
     use tidegate_core::pure::rule::{
         Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec,
     };
-    use tidegate_core::pure::sync::{Family, StoreKey, Terms, Told};
+    use tidegate_core::pure::sync::{Family, StoreKey, StoreState, Terms};
     use tidegate_core::pure::{
         Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit, ValueKind,
     };
@@ -188,7 +188,7 @@ mod tests {
     };
     const TAKEN: Taken = Taken {
         taken: true,
-        told: Told::Level {
+        store_state: StoreState::Level {
             level: Span::nanos(1),
             demand: 0,
             capped: false,
@@ -197,17 +197,17 @@ mod tests {
 
     /// A desk where errands lie until the test does them.
     #[derive(Clone, Default)]
-    struct Counter(Arc<Mutex<(Vec<Report<Taken>>, usize)>>);
+    struct Counter(Arc<Mutex<(Vec<Responder<Taken>>, usize)>>);
 
     impl Counter {
-        fn desk(&self) -> Desk {
+        fn store(&self) -> StoreClient {
             let counter = self.clone();
-            Desk::new(move |errand| {
+            StoreClient::new(move |store_request| {
                 let mut lying = counter.0.lock().unwrap();
-                match errand {
-                    Errand::Take(_, report) => lying.0.push(report),
-                    Errand::GiveBack(_) => lying.1 += 1,
-                    Errand::Read(..) | Errand::Reset(..) => return Err(errand),
+                match store_request {
+                    StoreRequest::Take(_, report) => lying.0.push(report),
+                    StoreRequest::GiveBack(_) => lying.1 += 1,
+                    StoreRequest::Read(..) | StoreRequest::Reset(..) => return Err(store_request),
                 }
                 Ok(())
             })
@@ -226,12 +226,12 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_answered_in_time_is_undone_and_its_answer_finds_nobody() {
         let counter = Counter::default();
-        let desk = counter.desk();
-        let mut waiting = Waiting::leave(&desk, [TAKE, TAKE].into_iter());
+        let store = counter.store();
+        let mut waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
         assert!(counter.answer());
         let deadline = pin!(tokio::time::sleep(Duration::ZERO));
         waiting.wait(deadline).await;
-        assert_eq!(waiting.end(), [Ok(TAKEN), Err(Undone)]);
+        assert_eq!(waiting.end(), [Ok(TAKEN), Err(StoreFailure)]);
         assert!(!counter.answer());
         assert_eq!(counter.given_back(), 0);
     }
@@ -239,8 +239,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_came_with_the_deadline_counts() {
         let counter = Counter::default();
-        let desk = counter.desk();
-        let mut waiting = Waiting::leave(&desk, [TAKE, TAKE].into_iter());
+        let store = counter.store();
+        let mut waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
         waiting.wait(pin!(tokio::time::sleep(Duration::ZERO))).await;
         assert!(counter.answer() && counter.answer());
         assert_eq!(waiting.end(), [Ok(TAKEN), Ok(TAKEN)]);
@@ -249,8 +249,8 @@ mod tests {
     #[test]
     fn a_client_that_leaves_gives_back_what_was_taken_for_it() {
         let counter = Counter::default();
-        let desk = counter.desk();
-        let waiting = Waiting::leave(&desk, [TAKE, TAKE].into_iter());
+        let store = counter.store();
+        let waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
         assert!(counter.answer());
         drop(waiting);
         assert_eq!(counter.given_back(), 1);
@@ -298,15 +298,15 @@ mod tests {
     /// What a check is told whose store does not answer.
     async fn told_alone(engine: &Engine, deny_status: Option<StatusCode>) -> Reply {
         let strict = Strict {
-            desk: Counter::default().desk(),
+            store: Counter::default().store(),
             timeout: Duration::ZERO,
         };
-        let begin = |moment| Ok::<_, ()>(engine.begin(&CHECK, moment));
-        let Ok(Begun::Asking(plan)) = begin(Clock::get().moment()) else {
+        let begin = |moment| Ok::<_, ()>(engine.begin(Question::Check(&CHECK), moment));
+        let Ok(CheckStep::NeedsStore(plan)) = begin(Clock::get().moment()) else {
             unreachable!("the store was to be asked");
         };
         let (answer, moment) = strict.decide(engine, plan, begin).await.unwrap();
-        let telling = Telling {
+        let telling = ResponseStyle {
             shown_bytes_max: 1_024,
             form: Form::Own,
             styles: HeaderStyles::new(&[]),
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_closed_desk_answers_at_once() {
-        let waiting = Waiting::leave(&Desk::CLOSED, [TAKE].into_iter());
-        assert_eq!(waiting.end(), [Err(Undone)]);
+        let waiting = Waiting::leave(&StoreClient::CLOSED, [TAKE].into_iter());
+        assert_eq!(waiting.end(), [Err(StoreFailure)]);
     }
 }

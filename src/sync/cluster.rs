@@ -320,14 +320,14 @@ impl Cluster {
                 layout(&answer, address)
             });
         }
-        let mut told: BTreeMap<Layout, usize> = BTreeMap::new();
+        let mut votes: BTreeMap<Layout, usize> = BTreeMap::new();
         while let Some(answer) = asked.join_next().await {
             if let Ok(Some(layout)) = answer {
-                let count = told.entry(layout).or_default();
+                let count = votes.entry(layout).or_default();
                 *count = count.saturating_add(1);
             }
         }
-        if let Some((layout, _)) = told.iter().max_by_key(|(_, count)| **count) {
+        if let Some((layout, _)) = votes.iter().max_by_key(|(_, count)| **count) {
             self.adopt(layout);
         }
     }

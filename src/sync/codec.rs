@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use tidegate_core::pure::sync::{
-    Beat, Beaten, Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, Share, StoreKey,
-    Take, Taken, Terms, Told,
+    Call, Delta, Family, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, Reply,
+    Share, StoreKey, StoreState, Take, Taken, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -146,10 +146,10 @@ impl Names {
         }
     }
 
-    /// `beat.lua` with this sign of life.
-    pub fn beat(&self, beat: &Beat) -> Request {
+    /// `heartbeat.lua` with this sign of life.
+    pub fn heartbeat(&self, heartbeat: &Heartbeat) -> Request {
         let lane = Lane::new(0);
-        let expiry_ms = beat
+        let expiry_ms = heartbeat
             .expiry
             .get()
             .div_ceil(1_000_000)
@@ -157,8 +157,8 @@ impl Names {
         let arguments = [
             format!("{:032x}", self.incarnation),
             expiry_ms.to_string(),
-            beat.resets_seen.min(SEQUENCE_MAX).to_string(),
-            u8::from(beat.leaving).to_string(),
+            heartbeat.resets_seen.min(SEQUENCE_MAX).to_string(),
+            u8::from(heartbeat.leaving).to_string(),
         ];
         Request {
             keys: ["pods", "resets", "reset_count"]
@@ -185,7 +185,7 @@ impl Names {
 fn tail(key: &StoreKey) -> String {
     let family = match key.family {
         Family::Level => 'l',
-        Family::Carried => 'c',
+        Family::Caller => 'c',
         Family::Window => 'w',
     };
     format!("{family}:{:016x}:{:032x}", key.rule, key.name)
@@ -199,7 +199,7 @@ fn key_of_tail(tail: &[u8]) -> Option<StoreKey> {
     let mut parts = text.split(':');
     let family = match parts.next()? {
         "l" => Family::Level,
-        "c" => Family::Carried,
+        "c" => Family::Caller,
         "w" => Family::Window,
         _ => return None,
     };
@@ -230,7 +230,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
             capacity,
             debt_max,
         } => (
-            u8::from(delta.key.family == Family::Carried),
+            u8::from(delta.key.family == Family::Caller),
             [
                 micros(delta.price),
                 micros(interval),
@@ -272,7 +272,7 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     else {
         return Err(StoreError::protocol("the answer has other parts"));
     };
-    let told = packed.chunks(TOLD_BYTES).zip(&call.deltas);
+    let store_state = packed.chunks(TOLD_BYTES).zip(&call.deltas);
     if packed.len() != call.deltas.len().saturating_mul(TOLD_BYTES) {
         return Err(StoreError::protocol("the answer tells of other keys"));
     }
@@ -281,8 +281,8 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
         sequence: number(sequence)?,
         gross: Cells::new(number(gross)?),
         repaired: number(repaired)?,
-        told: told
-            .map(|(packed, delta)| unpack_told(packed, delta.terms))
+        store_state: store_state
+            .map(|(packed, delta)| unpack_store_state(packed, delta.terms))
             .collect::<Result<_, _>>()?,
     })
 }
@@ -297,12 +297,12 @@ pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
     };
     Ok(Taken {
         taken: number(taken)? == 1,
-        told: unpack_told(packed, terms)?,
+        store_state: unpack_store_state(packed, terms)?,
     })
 }
 
-/// What `beat.lua` answers.
-pub(super) fn beaten(value: &Value) -> Result<Beaten, StoreError> {
+/// What `heartbeat.lua` answers.
+pub(super) fn heartbeat_answered(value: &Value) -> Result<HeartbeatReply, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is no list"));
     };
@@ -317,7 +317,7 @@ pub(super) fn beaten(value: &Value) -> Result<Beaten, StoreError> {
             None
         }
     });
-    Ok(Beaten {
+    Ok(HeartbeatReply {
         pods: number(pods)?,
         resets: number(resets)?,
         reset_keys: reset_keys.collect(),
@@ -331,7 +331,7 @@ fn number(value: &Value) -> Result<u64, StoreError> {
     u64::try_from(*number).map_err(|_| StoreError::protocol("a number is below zero"))
 }
 
-fn unpack_told(packed: &[u8], terms: Terms) -> Result<Told, StoreError> {
+fn unpack_store_state(packed: &[u8], terms: Terms) -> Result<StoreState, StoreError> {
     let unpacked = || {
         let (x, rest) = packed.split_first_chunk()?;
         let (y, rest) = rest.split_first_chunk()?;
@@ -345,12 +345,12 @@ fn unpack_told(packed: &[u8], terms: Terms) -> Result<Told, StoreError> {
         ));
     };
     Ok(match terms {
-        Terms::Level { .. } => Told::Level {
+        Terms::Level { .. } => StoreState::Level {
             level: span(x),
             demand: y,
             capped: flags & 1 == 1,
         },
-        Terms::Window { .. } => Told::Window {
+        Terms::Window { .. } => StoreState::Window {
             current: Cells::new(x),
             previous: Cells::new(y),
             left: span(z),
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     const KEY: StoreKey = StoreKey {
-        family: Family::Carried,
+        family: Family::Caller,
         rule: 7,
         name: 0x142,
     };
@@ -431,9 +431,9 @@ mod tests {
             vec![1; 59],
         ]
         .concat();
-        let heard: Vec<News> = news(&message).collect();
+        let news_received: Vec<News> = news(&message).collect();
         assert_eq!(
-            heard,
+            news_received,
             [News {
                 key: KEY,
                 kind: NewsKind::Full(Span::nanos(5_000))

@@ -105,7 +105,7 @@ impl Connector {
     }
 
     /// Something failed that no caller hears of.
-    pub(super) fn noticed(&self, kind: ErrorKind) {
+    pub(super) fn trigger_reached(&self, kind: ErrorKind) {
         if let Some(notice) = self.notice.get() {
             notice(kind);
         }
@@ -408,7 +408,7 @@ impl Node {
         let by_hash = command("EVALSHA", &script.hash, request);
         match self.ask(&by_hash).await {
             Err(error) if error.kind == ErrorKind::NoScript => {
-                self.connector.noticed(error.kind);
+                self.connector.trigger_reached(error.kind);
                 self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(&script.text))
                     .await?;
                 self.ask(&by_hash).await

@@ -21,13 +21,15 @@ use crate::clock::Clock;
 use crate::telemetry::Telemetry;
 use tidegate_config::{self, Config};
 use tidegate_core::engine::Engine;
-use tidegate_core::engine::errand::{Desk, Errand, Undone};
-use tidegate_core::engine::rounds::{Pace, Rounds, Trip, Turn};
-use tidegate_core::pure::sync::{Beaten, Call, Lane, News, Refund, Reply, Share, Told};
+use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
+use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::pure::sync::{
+    Call, HeartbeatReply, Lane, News, Refund, Reply, Share, StoreState,
+};
 use tidegate_core::pure::{Nanos, Span};
 
 /// Errands that wait to be taken.
-const ERRANDS_MAX: usize = 1_024;
+const REQUESTS_MAX: usize = 1_024;
 /// News that waits to be heard. What does not fit is lost, which costs accuracy until the next round.
 const NEWS_MAX: usize = 8_192;
 /// Pieces of news that are heard before the next turn.
@@ -53,7 +55,7 @@ pub enum StartError {
 /// The running rounds.
 #[derive(Debug)]
 pub struct Driver {
-    desk: Desk,
+    client: StoreClient,
     stop: oneshot::Sender<Duration>,
     stopped: oneshot::Receiver<()>,
 }
@@ -79,9 +81,10 @@ impl Driver {
             ),
             accuracy: Share::of((config.sync.accuracy * 65_536.0).ceil() as u64, 65_536),
         };
-        let (leave, errands) = mpsc::channel(ERRANDS_MAX);
-        let desk =
-            Desk::new(move |errand| leave.try_send(errand).map_err(|full| full.into_inner()));
+        let (submit, requests) = mpsc::channel(REQUESTS_MAX);
+        let client = StoreClient::new(move |request| {
+            submit.try_send(request).map_err(|full| full.into_inner())
+        });
         let (stop, asked_to_stop) = oneshot::channel();
         let (ended, stopped) = oneshot::channel();
         let keys_max = config.bounds.keys_max;
@@ -93,21 +96,21 @@ impl Driver {
             .spawn(move || {
                 runtime.block_on(async move {
                     let running =
-                        Running::new(store, Rounds::new(pace, keys_max), engine, telemetry);
-                    running.run(errands, asked_to_stop).await;
+                        Running::new(store, PodSync::new(pace, keys_max), engine, telemetry);
+                    running.run(requests, asked_to_stop).await;
                 });
                 let _ = ended.send(());
             })?;
         Ok(Self {
-            desk,
+            client,
             stop,
             stopped,
         })
     }
 
-    /// Where errands to the store are left.
-    pub fn desk(&self) -> Desk {
-        self.desk.clone()
+    /// Takes requests to the store.
+    pub fn client(&self) -> StoreClient {
+        self.client.clone()
     }
 
     /// Waits until the rounds end, which they do not by themselves.
@@ -129,18 +132,18 @@ enum Done {
         sent: Nanos,
         answer: Result<Reply, StoreError>,
     },
-    Beat(Result<Beaten, StoreError>),
-    Errand(Lane, Result<(), StoreError>),
+    Heartbeat(Result<HeartbeatReply, StoreError>),
+    StoreRequest(Lane, Result<(), StoreError>),
     GivenBack {
         refund: Refund,
         sent: Nanos,
-        answer: Result<Told, StoreError>,
+        answer: Result<StoreState, StoreError>,
     },
 }
 
 struct Running {
     store: Arc<Store>,
-    rounds: Rounds,
+    rounds: PodSync,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
@@ -153,7 +156,7 @@ struct Running {
 impl Running {
     fn new(
         store: Arc<Store>,
-        rounds: Rounds,
+        rounds: PodSync,
         engine: Arc<Engine>,
         telemetry: Arc<Telemetry>,
     ) -> Self {
@@ -172,12 +175,12 @@ impl Running {
 
     async fn run(
         mut self,
-        mut errands: mpsc::Receiver<Errand>,
+        mut errands: mpsc::Receiver<StoreRequest>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
-        let alarm = Arc::new(Notify::new());
-        let bell = Arc::clone(&alarm);
-        self.engine.set_alarm(Box::new(move || bell.notify_one()));
+        let waker = Arc::new(Notify::new());
+        let bell = Arc::clone(&waker);
+        self.engine.set_waker(Box::new(move || bell.notify_one()));
         let telemetry = Arc::clone(&self.telemetry);
         self.store
             .set_notice(move |kind| telemetry.redis_error(kind.name()));
@@ -190,9 +193,9 @@ impl Running {
                 Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
                     self.done(ended(done));
                 }
-                Some(first) = news.recv() => self.hear(first, &mut news),
-                Some(errand) = errands.recv() => self.carry(errand),
-                () = alarm.notified() => {}
+                Some(first) = news.recv() => self.receive_news(first, &mut news),
+                Some(store_request) = errands.recv() => self.unsent(store_request),
+                () = waker.notified() => {}
                 () = sleep(wait) => {}
             }
         };
@@ -209,10 +212,10 @@ impl Running {
             loop {
                 let (store, tell) = (Arc::clone(&store), tell.clone());
                 // What does not fit is lost: it is never needed to be right.
-                let heard = move |news| {
+                let news_received = move |news| {
                     let _ = tell.try_send(news);
                 };
-                let listening = tokio::spawn(async move { store.listen(heard).await });
+                let listening = tokio::spawn(async move { store.listen(news_received).await });
                 // It ends by a fault of ours only.
                 let _ = listening.await;
                 telemetry.restarted("news");
@@ -227,7 +230,7 @@ impl Running {
         let moment = self.clock.moment();
         let Turn {
             calls,
-            beat,
+            heartbeat,
             give_back,
         } = self.rounds.turn(&self.engine, moment);
         // First: what is told of the same keys from now on is told after it.
@@ -237,10 +240,10 @@ impl Running {
         for call in calls {
             self.send(call);
         }
-        if let Some(beat) = beat {
+        if let Some(heartbeat) = heartbeat {
             let store = Arc::clone(&self.store);
             self.under_way
-                .spawn(async move { Done::Beat(store.beat(&beat).await) });
+                .spawn(async move { Done::Heartbeat(store.heartbeat(&heartbeat).await) });
         }
         let next = self.rounds.next_turn(moment.now);
         let wait = next.since(moment.now).min(TURN_MAX);
@@ -285,21 +288,24 @@ impl Running {
                 self.rounds.failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
-            Done::Beat(Ok(beaten)) => {
-                self.rounds.beaten(&self.engine, &beaten, moment);
+            Done::Heartbeat(Ok(heartbeat_answered)) => {
+                self.rounds
+                    .heartbeat_answered(&self.engine, &heartbeat_answered, moment);
                 None
             }
-            Done::Beat(Err(error)) => {
-                self.rounds.unbeaten(&self.engine, moment.now, jitter);
+            Done::Heartbeat(Err(error)) => {
+                self.rounds
+                    .heartbeat_failed(&self.engine, moment.now, jitter);
                 Some(error)
             }
             Done::GivenBack {
                 refund,
                 sent,
-                answer: Ok(told),
+                answer: Ok(store_state),
             } => {
                 let trip = Trip { sent, back: moment };
-                self.rounds.given_back(&self.engine, &refund, told, trip);
+                self.rounds
+                    .given_back(&self.engine, &refund, store_state, trip);
                 let lane = refund.key.lane();
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
@@ -313,11 +319,11 @@ impl Running {
                 self.rounds.not_given_back(&self.engine, key, now, jitter);
                 Some(error)
             }
-            Done::Errand(lane, Ok(())) => {
+            Done::StoreRequest(lane, Ok(())) => {
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
             }
-            Done::Errand(lane, Err(error)) => {
+            Done::StoreRequest(lane, Err(error)) => {
                 self.rounds
                     .unanswered(&self.engine, lane, moment.now, jitter);
                 Some(error)
@@ -347,23 +353,23 @@ impl Running {
         self.know_shards();
     }
 
-    fn hear(&mut self, first: News, news: &mut mpsc::Receiver<News>) {
+    fn receive_news(&mut self, first: News, news: &mut mpsc::Receiver<News>) {
         let moment = self.clock.moment();
-        self.rounds.heard(&self.engine, first, moment);
+        self.rounds.news_received(&self.engine, first, moment);
         for _ in 1..NEWS_PER_TURN_MAX {
             match news.try_recv() {
-                Ok(next) => self.rounds.heard(&self.engine, next, moment),
+                Ok(next) => self.rounds.news_received(&self.engine, next, moment),
                 Err(_) => return,
             }
         }
     }
 
-    fn carry(&mut self, errand: Errand) {
+    fn unsent(&mut self, store_request: StoreRequest) {
         let store = Arc::clone(&self.store);
-        match errand {
-            Errand::Take(take, report) => {
+        match store_request {
+            StoreRequest::Take(take, report) => {
                 if !self.rounds.is_reachable(take.key.lane()) {
-                    report(Err(Undone));
+                    report(Err(StoreFailure));
                     return;
                 }
                 let lane = take.key.lane();
@@ -374,26 +380,26 @@ impl Running {
                             false => Ok(()),
                         },
                         Err(error) => {
-                            report(Err(Undone));
+                            report(Err(StoreFailure));
                             Err(error)
                         }
                     };
-                    Done::Errand(lane, ended)
+                    Done::StoreRequest(lane, ended)
                 });
             }
-            Errand::GiveBack(take) => self.give_back(Refund::from(&take)),
-            Errand::Read(key, terms, report) => {
+            StoreRequest::GiveBack(take) => self.give_back(Refund::from(&take)),
+            StoreRequest::Read(key, terms, report) => {
                 self.under_way.spawn(async move {
-                    let (told, ended) = parted(store.read(key, terms).await);
-                    report(told);
-                    Done::Errand(key.lane(), ended)
+                    let (store_state, ended) = parted(store.read(key, terms).await);
+                    report(store_state);
+                    Done::StoreRequest(key.lane(), ended)
                 });
             }
-            Errand::Reset(key, report) => {
+            StoreRequest::Reset(key, report) => {
                 self.under_way.spawn(async move {
                     let (done, ended) = parted(store.reset(key).await);
                     report(done);
-                    Done::Errand(key.lane(), ended)
+                    Done::StoreRequest(key.lane(), ended)
                 });
             }
         }
@@ -452,9 +458,9 @@ fn ended(done: Result<Done, JoinError>) -> Option<Done> {
 }
 
 /// What whoever asked is told, and what the rounds are.
-fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, Undone>, Result<(), StoreError>) {
+fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, StoreFailure>, Result<(), StoreError>) {
     match ended {
         Ok(done) => (Ok(done), Ok(())),
-        Err(error) => (Err(Undone), Err(error)),
+        Err(error) => (Err(StoreFailure), Err(error)),
     }
 }

@@ -266,9 +266,9 @@ mod tests {
     fn a_text_with_the_secret_is_not_repeated() {
         let said = "unknown command 'HELLO', with args beginning with: 'hunter2'";
         let error = RedisError::from((redis::ErrorKind::Client, "x", said.to_owned()));
-        let told = StoreError::redis("a:1", &error, Some("hunter2"));
-        assert!(told.source().is_none());
-        assert!(!format!("{told:?}").contains("hunter2"));
+        let shown = StoreError::redis("a:1", &error, Some("hunter2"));
+        assert!(shown.source().is_none());
+        assert!(!format!("{shown:?}").contains("hunter2"));
         assert!(
             StoreError::redis("a:1", &error, Some(""))
                 .source()

@@ -45,7 +45,7 @@ pub(super) async fn to_one(
     place: &Place,
     connector: &Arc<Connector>,
     names: &Names,
-    mut heard: impl FnMut(News) + Send,
+    mut news_received: impl FnMut(News) + Send,
 ) -> Infallible {
     let (sender, mut receiver) = mpsc::channel(MESSAGES_MAX);
     let source = Source {
@@ -57,7 +57,7 @@ pub(super) async fn to_one(
     listening.spawn(follow(source, Arc::clone(connector), sender.clone(), || {}));
     loop {
         if let Some(message) = receiver.recv().await {
-            codec::news(&message).for_each(&mut heard);
+            codec::news(&message).for_each(&mut news_received);
         }
     }
 }
@@ -67,7 +67,7 @@ pub(super) async fn to_all(
     cluster: &Arc<Cluster>,
     connector: &Arc<Connector>,
     names: &Names,
-    mut heard: impl FnMut(News) + Send,
+    mut news_received: impl FnMut(News) + Send,
 ) -> Infallible {
     let (sender, mut receiver) = mpsc::channel(MESSAGES_MAX);
     let mut map_changed = cluster.watch();
@@ -99,7 +99,7 @@ pub(super) async fn to_all(
         }
         loop {
             tokio::select! {
-                Some(message) = receiver.recv() => codec::news(&message).for_each(&mut heard),
+                Some(message) = receiver.recv() => codec::news(&message).for_each(&mut news_received),
                 _ = map_changed.changed() => break,
                 // Ended tasks are cleared away.
                 Some(_) = listening.join_next() => {}
@@ -136,7 +136,7 @@ async fn follow(
         if subscribed {
             pause = PAUSE_MIN;
         }
-        connector.noticed(error.kind);
+        connector.trigger_reached(error.kind);
         // The first loss is worth a line, its repetition is not.
         if pause == PAUSE_MIN {
             warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "does not hear other pods");
@@ -157,7 +157,7 @@ async fn subscription(
     subscribed: &mut bool,
 ) -> StoreError {
     let (lost, confirmed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (alarm, confirm) = (Arc::clone(&lost), Arc::clone(&confirmed));
+    let (waker, confirm) = (Arc::clone(&lost), Arc::clone(&confirmed));
     let messages = messages.clone();
     let pushed = Box::new(move |info: PushInfo| {
         use PushKind::{
@@ -171,7 +171,7 @@ async fn subscription(
         } else if matches!(info.kind, Subscribe | SSubscribe) {
             confirm.notify_one();
         } else if matches!(info.kind, Disconnection | Unsubscribe | SUnsubscribe) {
-            alarm.notify_one();
+            waker.notify_one();
         }
     });
     let opened = timeout(

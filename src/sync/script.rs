@@ -34,6 +34,6 @@ scripts! {
     APPLY = "lua/apply.lua", 1;
     // The check has gone its way by then, but what was taken for it can be given back.
     TAKE = "lua/take.lua", 3;
-    BEAT = "lua/beat.lua", 1;
+    HEARTBEAT = "lua/heartbeat.lua", 1;
     RESET = "lua/reset.lua", 1;
 }

@@ -18,8 +18,8 @@ use super::listen;
 use super::script::{self, Script};
 use tidegate_config::{self, Topology};
 use tidegate_core::pure::sync::{
-    Beat, Beaten, Call, Delta, Known, Lane, NEWS_STEP, News, Refund, Reply, Share, StoreKey, Take,
-    Taken, Terms, Told,
+    Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, NEWS_STEP, News, Refund, Reply, Share,
+    StoreKey, StoreState, Take, Taken, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// How `key` stands. Changes nothing: a call without a sequence number is never applied.
-    pub async fn read(&self, key: StoreKey, terms: Terms) -> Result<Told, StoreError> {
+    pub async fn read(&self, key: StoreKey, terms: Terms) -> Result<StoreState, StoreError> {
         let nothing = Delta {
             key,
             terms,
@@ -137,15 +137,20 @@ impl Store {
             news_step: NEWS_STEP,
         };
         let reply = self.apply(&call).await?;
-        let told = reply.told.first().copied();
-        told.ok_or_else(|| StoreError::protocol("the answer tells of no key"))
+        let store_state = reply.store_state.first().copied();
+        store_state.ok_or_else(|| StoreError::protocol("the answer tells of no key"))
     }
 
     /// Gives a sign of life.
-    pub async fn beat(&self, beat: &Beat) -> Result<Beaten, StoreError> {
-        let request = self.names.beat(beat);
-        self.run(Lane::new(0), &script::BEAT, &request, codec::beaten)
-            .await
+    pub async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
+        let request = self.names.heartbeat(heartbeat);
+        self.run(
+            Lane::new(0),
+            &script::HEARTBEAT,
+            &request,
+            codec::heartbeat_answered,
+        )
+        .await
     }
 
     /// Takes cells if all of them are there.
@@ -157,12 +162,12 @@ impl Store {
     }
 
     /// Gives cells back that were taken, and says how the key stands since.
-    pub async fn give_back(&self, refund: &Refund) -> Result<Told, StoreError> {
+    pub async fn give_back(&self, refund: &Refund) -> Result<StoreState, StoreError> {
         let request = self.names.give_back(refund);
         let decode = |value: &Value| codec::taken(value, refund.terms);
         let lane = refund.key.lane();
         let given_back = self.run(lane, &script::TAKE, &request, decode).await;
-        given_back.map(|taken| taken.told)
+        given_back.map(|taken| taken.store_state)
     }
 
     /// Empties `key`, and sees to it that every pod hears of that.
@@ -181,14 +186,14 @@ impl Store {
             .await
     }
 
-    /// Calls `heard` with everything that pods tell each other, for ever.
-    pub async fn listen(&self, heard: impl FnMut(News) + Send) -> Infallible {
+    /// Calls `news_received` with everything that pods tell each other, for ever.
+    pub async fn listen(&self, news_received: impl FnMut(News) + Send) -> Infallible {
         match &self.servers {
             Servers::One(node) => {
-                listen::to_one(&node.place, &self.connector, &self.names, heard).await
+                listen::to_one(&node.place, &self.connector, &self.names, news_received).await
             }
             Servers::Cluster(cluster) => {
-                listen::to_all(cluster, &self.connector, &self.names, heard).await
+                listen::to_all(cluster, &self.connector, &self.names, news_received).await
             }
         }
     }

@@ -29,7 +29,7 @@ pub use top::{About, Entries, Recent};
 
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{Board, Meters};
-use tidegate_core::engine::rounds::{Figures, Reason, ShardState};
+use tidegate_core::engine::sync::{Figures, Reason, ShardState};
 use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
 use tidegate_core::pure::{KeysShown, Nanos, Span};
 
@@ -228,7 +228,7 @@ impl Telemetry {
         }
         self.counter(PANICS, &[]).absolute(log::panics());
         self.counter(KEPT_OUT, &[])
-            .absolute(stats.total(Stat::KeptOut));
+            .absolute(stats.total(Stat::Unheld));
         self.counter(RACES, &[])
             .absolute(stats.total(Stat::KeptAfterRace));
         let (board, snapshot) = (self.board.load(), engine.snapshot());
@@ -261,7 +261,7 @@ impl Telemetry {
         for (metric, total) in [
             (CELLS_FOUND, figures.found.get()),
             (CELLS_SILENT, figures.silent.get()),
-            (SYNC_KEYS, figures.keys_told),
+            (SYNC_KEYS, figures.keys_reported),
             (VALUES_REPAIRED, figures.repaired),
         ] {
             self.counter(metric, &[]).absolute(total);

@@ -12,7 +12,7 @@ use metrics::{Counter, Gauge};
 use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{About, Recent, Top};
-use tidegate_core::engine::{Answer, Carrier, Hit, Snapshot, Source};
+use tidegate_core::engine::{Answer, CallerRule, Hit, Snapshot, Source};
 use tidegate_core::pure::{Cells, KeysShown, Rule};
 
 /// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
@@ -49,7 +49,7 @@ pub(super) struct Board {
     rules: Vec<Arc<RuleMeter>>,
     remaining: Vec<Gauge>,
     /// Of the rules behind those: made when the first caller comes that carries its limit.
-    carried: [OnceLock<Arc<RuleMeter>>; Carrier::ALL.len()],
+    caller_meters: [OnceLock<Arc<RuleMeter>>; CallerRule::ALL.len()],
 }
 
 impl Board {
@@ -58,12 +58,13 @@ impl Board {
         let rules = snapshot.rules().all().iter();
         let meter = |rule: &Rule| telemetry.meters.get(telemetry, &rule.label);
         let remaining = |rule: &Rule| telemetry.gauge(REMAINING, &[&rule.label]);
-        let carried = Carrier::ALL.map(|by| &snapshot.rule(snapshot.carried(by)).0.label);
+        let caller_meters =
+            CallerRule::ALL.map(|by| &snapshot.rule(snapshot.caller_rule(by)).0.label);
         Self {
             version: snapshot.version(),
             rules: rules.clone().map(meter).collect(),
             remaining: rules.map(remaining).collect(),
-            carried: carried.map(|label| match telemetry.meters.known(label) {
+            caller_meters: caller_meters.map(|label| match telemetry.meters.known(label) {
                 Some(meter) => meter.into(),
                 None => OnceLock::new(),
             }),
@@ -84,8 +85,9 @@ impl Board {
                 if rule.spec.limit.is_some() {
                     meter.lowest.note(hit.standing.remaining.get());
                 }
-            } else if let Some(carried) = self.carried.get(hit.rule - self.rules.len()) {
-                count(carried.get_or_init(meter));
+            } else if let Some(caller_meters) = self.caller_meters.get(hit.rule - self.rules.len())
+            {
+                count(caller_meters.get_or_init(meter));
             }
         }
     }
@@ -105,7 +107,7 @@ impl Board {
     pub(super) fn meters(&self) -> impl Iterator<Item = &Arc<RuleMeter>> {
         self.rules
             .iter()
-            .chain(self.carried.iter().filter_map(OnceLock::get))
+            .chain(self.caller_meters.iter().filter_map(OnceLock::get))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Which keys a rule denies most: the last half to whole minute of them, in bounded memory.
 //!
-//! The sketch is `pure/offenders.rs`. A denial never waits for it: one that comes while another is being noted is
+//! The sketch is `pure/heavy_hitters.rs`. A denial never waits for it: one that comes while another is being noted is
 //! counted as missed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tidegate_core::engine::{Answer, Hit};
-use tidegate_core::pure::{Check, KeysShown, Offender, Offenders, Shown};
+use tidegate_core::pure::{Check, HeavyHitter, HeavyHitters, KeysShown, Shown};
 
 /// Bytes that are kept of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
@@ -50,7 +50,7 @@ fn kept(bytes: &[u8], left: &mut usize) -> Box<str> {
 /// The keys of one rule that were denied in this half of the minute and in the one before.
 #[derive(Debug, Default)]
 pub(super) struct Top {
-    halves: Mutex<[Offenders<Entries>; 2]>,
+    halves: Mutex<[HeavyHitters<Entries>; 2]>,
     missed: [AtomicU64; 2],
 }
 
@@ -62,7 +62,7 @@ pub struct Recent {
     /// How many of them are of no key below, because another was being noted.
     pub missed: u64,
     /// Whom, most often denied first.
-    pub keys: Vec<Offender<Entries>>,
+    pub keys: Vec<HeavyHitter<Entries>>,
 }
 
 impl Top {
@@ -109,7 +109,7 @@ impl Top {
         missed.map(|missed| missed.load(Ordering::Relaxed)).sum()
     }
 
-    fn lock(&self) -> MutexGuard<'_, [Offenders<Entries>; 2]> {
+    fn lock(&self) -> MutexGuard<'_, [HeavyHitters<Entries>; 2]> {
         self.halves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -47,12 +47,12 @@ fn descriptor_of(
         entries: entries.collect(),
         hits_addend: descriptor.hits_addend,
         refund: descriptor.is_negative_hits,
-        limit: limit.map(|limit| carried(limit, index)).transpose()?,
+        limit: limit.map(|limit| caller_limit(limit, index)).transpose()?,
     })
 }
 
 /// The limit that the caller carries. One that cannot be kept is no reason to let a request pass.
-fn carried(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refused> {
+fn caller_limit(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refused> {
     let at = || format!("descriptors[{index}].limit");
     let Some(unit) = unit_numbered(limit.unit) else {
         let wrong = "must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
@@ -161,7 +161,7 @@ impl<'a> JsonDescriptor<'a> {
             entries: entries.into_iter().map(entry).collect(),
             hits_addend: self.hits_addend.map(|Whole(hits)| hits),
             refund: self.is_negative_hits.unwrap_or(false),
-            limit: limit.map(|limit| carried(&limit, index)).transpose()?,
+            limit: limit.map(|limit| caller_limit(&limit, index)).transpose()?,
         })
     }
 }

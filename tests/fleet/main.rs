@@ -25,7 +25,7 @@ mod sidecar;
 
 mod books;
 mod budgets;
-mod carried;
+mod caller_limits;
 mod contract;
 mod errors;
 mod frames;

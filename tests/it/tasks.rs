@@ -122,10 +122,10 @@ async fn accepting_goes_on_after_a_panic() {
     };
     let served = tokio::spawn(door.serve(listener, Faulty(Arc::default())));
     let ask = async || {
-        let mut heard = String::new();
+        let mut news_received = String::new();
         let mut stream = UnixStream::connect(&path).await.unwrap();
-        stream.read_to_string(&mut heard).await.unwrap();
-        heard
+        stream.read_to_string(&mut news_received).await.unwrap();
+        news_received
     };
     assert_eq!(ask().await, "");
     assert_eq!(ask().await, "hello");

@@ -4,6 +4,6 @@
 //! A package of its own, because it needs them built with loom's atomics and locks, which loom can steer.
 
 #[cfg(test)]
-mod table;
+mod sync_queue;
 #[cfg(test)]
-mod wanting;
+mod table;

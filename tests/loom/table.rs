@@ -2,7 +2,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate_core::engine::table::{Booked, Entered, Table, TableKey, Taken, Tenancy, Touched};
+use tidegate_core::engine::table::{Booking, SlotOrigin, Table, TableKey, Taken, Tenancy, Touch};
 use tidegate_core::pure::sync::Trigger;
 use tidegate_core::pure::{Cells, Nanos};
 
@@ -33,7 +33,7 @@ fn filled(now: u64, cells: u64) -> Taken {
     Taken::at(Nanos::new(now + cells * STEP))
 }
 
-fn enter(table: &Table, key: &TableKey, bucket: Taken) -> Entered {
+fn enter(table: &Table, key: &TableKey, bucket: Taken) -> SlotOrigin {
     let permit = table.permit(key);
     table.enter(&permit, key, bucket, Nanos::new(NOW)).how
 }
@@ -62,12 +62,12 @@ fn admit<'a>(table: &'a Table, key: &TableKey, now: u64, burst: u64) -> Option<A
         (fits.then_some(Nanos::new(after)), (tat.get(), after, fits))
     };
     match table.touch(key, step) {
-        Touched::Held((before, after, true), tenancy) => Some(Admitted {
+        Touch::Held((before, after, true), tenancy) => Some(Admitted {
             before,
             after,
             tenancy,
         }),
-        Touched::Held(_, _) | Touched::Missing => None,
+        Touch::Held(_, _) | Touch::Missing => None,
     }
 }
 
@@ -121,7 +121,7 @@ fn what_is_noted_is_collected_once() {
         enter(&table, &key, filled(NOW, 0));
         let note = move |table: &Table| {
             let admitted = admit(table, &key, NOW, 2).expect("there is room for two");
-            assert_eq!(table.book(&admitted.tenancy, Cells::new(3)), Booked::Noted);
+            assert_eq!(table.book(&admitted.tenancy, Cells::new(3)), Booking::Noted);
         };
         let notes = [on(&table, note), on(&table, note)];
         let early = collect(&table, &key);
@@ -141,7 +141,7 @@ fn what_is_noted_is_collected_by_one_of_two() {
         enter(&table, &key, filled(NOW, 0));
         let admitted = admit(&table, &key, NOW, 1).expect("there is room");
         let other = on(&table, move |table| collect(table, &key));
-        assert_eq!(table.book(&admitted.tenancy, Cells::ONE), Booked::Noted);
+        assert_eq!(table.book(&admitted.tenancy, Cells::ONE), Booking::Noted);
         let mine = collect(&table, &key);
         let theirs = other.join().expect("no panic");
         assert_eq!(mine.plus(theirs), Cells::ONE);
@@ -174,10 +174,10 @@ fn what_is_noted_for_a_key_that_leaves_is_told_or_lost_but_never_another_keys() 
         enter(&table, &key, filled(NOW, 0));
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
         let noted = admit(&table, &key, NOW, 1)
-            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::new(7)) == Booked::Noted);
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::new(7)) == Booking::Noted);
         let told = match other.join().expect("no panic") {
-            Entered::Netted(cells) | Entered::InUse(cells) => cells.get(),
-            Entered::Settled | Entered::Vacant | Entered::Nowhere => 0,
+            SlotOrigin::Netted(cells) | SlotOrigin::InUse(cells) => cells.get(),
+            SlotOrigin::Settled | SlotOrigin::Vacant | SlotOrigin::Nowhere => 0,
         };
         assert_eq!(collect(&table, &next), Cells::ZERO);
         assert_eq!(told, if noted { 7 } else { 0 });
@@ -196,7 +196,7 @@ fn a_check_is_never_charged_to_the_key_that_took_its_slot() {
         let entered = other.join().expect("no panic");
         let level = tat(&table, &next).expect("it entered") - NOW;
         assert!(level <= STEP + 1, "charged to the next key: {level}");
-        assert_eq!(entered, Entered::InUse(Cells::ZERO));
+        assert_eq!(entered, SlotOrigin::InUse(Cells::ZERO));
         assert!(tat(&table, &key).is_none());
         let _ = admitted; // before it left, or not at all
         assert_eq!(table.held(), 1);
@@ -245,7 +245,7 @@ fn a_reload_neither_loses_nor_doubles_a_cell() {
         let admitted = admit(&table, &old, NOW, 2);
         let noted = admitted
             .as_ref()
-            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::ONE) == Booked::Noted);
+            .is_some_and(|admitted| table.book(&admitted.tenancy, Cells::ONE) == Booking::Noted);
         other.join().expect("no panic");
         assert_eq!(tat(&table, &old), None);
         let cells = (tat(&table, &new).expect("it entered") - NOW) / STEP;
@@ -391,7 +391,7 @@ fn a_key_never_collects_what_was_noted_for_the_one_before() {
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
         assert_eq!(collect(&table, &next), Cells::ZERO);
         let told = other.join().expect("no panic");
-        assert_eq!(told, Entered::InUse(Cells::new(7)));
+        assert_eq!(told, SlotOrigin::InUse(Cells::new(7)));
     });
 }
 
@@ -464,10 +464,10 @@ fn of_two_notes_one_finds_the_trigger_reached() {
             table.book(&admitted.tenancy, Cells::ONE)
         };
         let other = on(&table, note);
-        let noticed = [note(&table), other.join().expect("no panic")];
-        let triggered = noticed
+        let trigger_reached = [note(&table), other.join().expect("no panic")];
+        let triggered = trigger_reached
             .iter()
-            .filter(|booked| **booked == Booked::Triggered);
+            .filter(|booked| **booked == Booking::Triggered);
         assert_eq!(triggered.count(), 1);
         assert_eq!(collect(&table, &key), Cells::new(2));
     });
@@ -488,14 +488,14 @@ fn a_key_in_flight_keeps_its_slot() {
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
         let frozen = table.collect(&key, true).map(|frozen| frozen.cells);
         match (frozen, other.join().expect("no panic")) {
-            (Some(cells), Entered::Nowhere) => {
+            (Some(cells), SlotOrigin::Nowhere) => {
                 assert_eq!(cells, Cells::new(3));
-                assert_eq!(enter(&table, &next, filled(NOW, 1)), Entered::Nowhere);
+                assert_eq!(enter(&table, &next, filled(NOW, 1)), SlotOrigin::Nowhere);
                 table.land(&key, Trigger::EACH, false);
                 let after = enter(&table, &next, filled(NOW, 1));
-                assert_eq!(after, Entered::InUse(Cells::ZERO));
+                assert_eq!(after, SlotOrigin::InUse(Cells::ZERO));
             }
-            (frozen, Entered::InUse(lost)) => {
+            (frozen, SlotOrigin::InUse(lost)) => {
                 assert_eq!(frozen.unwrap_or(Cells::ZERO).plus(lost), Cells::new(3));
             }
             (frozen, entered) => panic!("{frozen:?} and {entered:?}"),
@@ -535,11 +535,11 @@ fn a_fold_never_leaves_less_than_was_not_refunded() {
         let (rounds, due) = (table.clone(), told.clone());
         let refund = thread::spawn(move || {
             let step = |tat: Nanos| (Some(Nanos::new((tat.get() - 2 * STEP).max(NOW))), ());
-            let Touched::Held((), tenancy) = rounds.touch(&key, step) else {
+            let Touch::Held((), tenancy) = rounds.touch(&key, step) else {
                 unreachable!("it is held");
             };
-            let untold = rounds.unbook(&tenancy, Cells::new(2)).get();
-            due.fetch_add(2 - untold, loom::sync::atomic::Ordering::AcqRel);
+            let unreported = rounds.unbook(&tenancy, Cells::new(2)).get();
+            due.fetch_add(2 - unreported, loom::sync::atomic::Ordering::AcqRel);
         });
         let check = on(&table, move |table| {
             let admitted = admit(table, &key, NOW, 9).expect("there is room");

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, Store};
 use tidegate_core::pure::sync::{
-    Beat, Beaten, Delta, Family, Known, Lane, News, NewsKind, Refund, StoreKey, Take, Terms, Told,
+    Delta, Family, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, StoreKey,
+    StoreState, Take, Terms,
 };
 use tidegate_core::pure::{Cells, Limit, Span, Unit};
 use tokio::sync::mpsc;
@@ -24,18 +25,30 @@ fn a_batch_is_booked_once() {
         let first = store.apply(&batch).await.unwrap();
         assert!(first.applied);
         assert_eq!(
-            (first.sequence, first.gross.get(), seconds(first.told[0])),
+            (
+                first.sequence,
+                first.gross.get(),
+                seconds(first.store_state[0])
+            ),
             (1, 60, 60)
         );
         let again = store.apply(&batch).await.unwrap();
         assert!(!again.applied);
         assert_eq!(
-            (again.sequence, again.gross.get(), seconds(again.told[0])),
+            (
+                again.sequence,
+                again.gross.get(),
+                seconds(again.store_state[0])
+            ),
             (1, 60, 60)
         );
         let other = store_at(&server.url(), 2).apply(&batch).await.unwrap();
         assert_eq!(
-            (other.applied, other.gross.get(), seconds(other.told[0])),
+            (
+                other.applied,
+                other.gross.get(),
+                seconds(other.store_state[0])
+            ),
             (true, 60, 120)
         );
     });
@@ -92,7 +105,7 @@ fn values_do_not_outlive_their_use() {
     assert!((3_595_000..=3_600_000).contains(&left("*:seq:*")));
 }
 
-async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, Told) {
+async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
     let take = Take {
         key,
         terms,
@@ -100,7 +113,7 @@ async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, T
         charge: false,
     };
     let taken = store.take(&take).await.unwrap();
-    (taken.taken, taken.told)
+    (taken.taken, taken.store_state)
 }
 
 #[test]
@@ -118,9 +131,9 @@ fn a_bucket_is_taken_from_until_it_is_full() {
     };
     run(async {
         assert!(take(&store, alice, terms, 7).await.0);
-        let (taken, told) = take(&store, alice, terms, 4).await;
+        let (taken, store_state) = take(&store, alice, terms, 4).await;
         assert!(!taken);
-        assert_eq!(seconds(told).div_ceil(3_600), 7);
+        assert_eq!(seconds(store_state).div_ceil(3_600), 7);
         assert!(take(&store, alice, terms, 3).await.0);
         let three = Take {
             key: alice,
@@ -144,8 +157,8 @@ fn a_window_is_taken_from_until_it_is_full() {
     let alice = key(Family::Window, ALICE);
     run(async {
         assert!(take(&store, alice, per_day(10, false), 7).await.0);
-        let (taken, told) = take(&store, alice, per_day(10, false), 4).await;
-        assert_eq!((taken, counts(told)), (false, (7, 0)));
+        let (taken, store_state) = take(&store, alice, per_day(10, false), 4).await;
+        assert_eq!((taken, counts(store_state)), (false, (7, 0)));
         assert!(take(&store, alice, per_day(10, false), 3).await.0);
         let three = Take {
             key: alice,
@@ -161,7 +174,7 @@ fn a_window_is_taken_from_until_it_is_full() {
     });
 }
 
-async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, Told) {
+async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
     let take = Take {
         key,
         terms,
@@ -169,7 +182,7 @@ async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool,
         charge: true,
     };
     let taken = store.take(&take).await.unwrap();
-    (taken.taken, taken.told)
+    (taken.taken, taken.store_state)
 }
 
 /// A day's budget: what is not there is debt, of one burst at most.
@@ -180,15 +193,15 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
     let alice = key(Family::Level, ALICE);
     let limit = Limit::new(1_000_000, Unit::Day, 1, None).unwrap();
     let terms = Terms::charging(&limit);
-    let cells = |told: Told| match told {
-        Told::Level { level, capped, .. } => {
+    let cells = |store_state: StoreState| match store_state {
+        StoreState::Level { level, capped, .. } => {
             // Some milliseconds pass, and a cell takes 86.
             (
                 level.plus(Span::seconds(5)).whole(limit.interval()).get() / 100,
                 capped,
             )
         }
-        Told::Window { .. } => panic!("{told:?} is no level"),
+        StoreState::Window { .. } => panic!("{store_state:?} is no level"),
     };
     run(async {
         let expected = [
@@ -199,13 +212,13 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
             (600_000, false, 20_000, true),
         ];
         for (cost, fits, level, capped) in expected {
-            let (taken, told) = charge(&store, alice, terms, cost).await;
-            assert_eq!((taken, cells(told)), (fits, (level, capped)));
+            let (taken, store_state) = charge(&store, alice, terms, cost).await;
+            assert_eq!((taken, cells(store_state)), (fits, (level, capped)));
         }
         // Told as usual, the same cap holds.
         let batch = call(alice.lane(), 0, vec![delta(alice, terms, 300_000)]);
-        let told = store.apply(&batch).await.unwrap().told[0];
-        assert_eq!(cells(told), (20_000, true));
+        let store_state = store.apply(&batch).await.unwrap().store_state[0];
+        assert_eq!(cells(store_state), (20_000, true));
         assert_eq!(cells(store.read(alice, terms).await.unwrap()).0, 20_000);
     });
 }
@@ -218,8 +231,8 @@ fn what_is_charged_after_the_fact_counts_in_its_window() {
     let terms = per_day(1_000, false);
     run(async {
         for (fits, count) in [(true, 600), (false, 1_200), (false, 1_800)] {
-            let (taken, told) = charge(&store, alice, terms, 600).await;
-            assert_eq!((taken, counts(told)), (fits, (count, 0)));
+            let (taken, store_state) = charge(&store, alice, terms, 600).await;
+            assert_eq!((taken, counts(store_state)), (fits, (count, 0)));
         }
     });
 }
@@ -236,12 +249,12 @@ fn the_window_before_counts_where_it_is_in_sight() {
     let mut before = delta(alice, terms, 900_000_000);
     before.age = window;
     run(async {
-        let told = store
+        let store_state = store
             .apply(&call(alice.lane(), 0, vec![before]))
             .await
             .unwrap()
-            .told[0];
-        assert_eq!(counts(told), (0, 900_000_000));
+            .store_state[0];
+        assert_eq!(counts(store_state), (0, 900_000_000));
         assert!(!take(&store, alice, terms, 1_000).await.0);
         assert!(take(&store, alice, per_day(1_000, false), 1_000).await.0);
     });
@@ -283,9 +296,12 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
             let deltas = deltas.map(|delta| Delta { known, ..delta }).into();
             let reply = store.apply(&call(alice.lane(), previous, deltas)).await;
             let reply = reply.unwrap();
-            let told = (seconds(reply.told[0]), counts(reply.told[1]).0);
+            let store_state = (
+                seconds(reply.store_state[0]),
+                counts(reply.store_state[1]).0,
+            );
             let expected = if spoilt == "SET" { (42, 9) } else { (102, 22) };
-            assert_eq!((reply.repaired, told), (2, expected), "{spoilt}");
+            assert_eq!((reply.repaired, store_state), (2, expected), "{spoilt}");
         }
         // A check that the store decides knows nothing: the key is full.
         server.cli(&["SET", &name(&alice), "rubbish"]);
@@ -296,7 +312,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
             charge: false,
         };
         let taken = store.take(&take).await.unwrap();
-        assert_eq!((taken.taken, seconds(taken.told)), (false, 50));
+        assert_eq!((taken.taken, seconds(taken.store_state)), (false, 50));
     });
 }
 
@@ -318,10 +334,10 @@ fn a_poisoned_value_is_repaired() {
             let name = format!("tidegate:v1:{{0}}:{name}");
             server.cli(&["SADD", &name, "x"]);
         }
-        let beaten = store.beat(&beat(0, false)).await.unwrap();
+        let heartbeat_answered = store.heartbeat(&heartbeat(0, false)).await.unwrap();
         assert_eq!(
-            beaten,
-            Beaten {
+            heartbeat_answered,
+            HeartbeatReply {
                 pods: 1,
                 resets: 0,
                 reset_keys: vec![]
@@ -329,12 +345,15 @@ fn a_poisoned_value_is_repaired() {
         );
         server.cli(&["SET", "tidegate:v1:{0}:reset_count", "x"]);
         store.reset(alice).await.unwrap();
-        assert_eq!(store.beat(&beat(0, false)).await.unwrap().resets, 1);
+        assert_eq!(
+            store.heartbeat(&heartbeat(0, false)).await.unwrap().resets,
+            1
+        );
     });
 }
 
-fn beat(resets_seen: u64, leaving: bool) -> Beat {
-    Beat {
+fn heartbeat(resets_seen: u64, leaving: bool) -> Heartbeat {
+    Heartbeat {
         expiry: Span::seconds(600),
         resets_seen,
         leaving,
@@ -346,14 +365,14 @@ fn pods_are_counted_until_they_leave_or_fall_silent() {
     let server = Server::start(&[]);
     let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
     run(async {
-        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 1);
-        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 1);
-        assert_eq!(two.beat(&beat(0, false)).await.unwrap().pods, 2);
-        assert_eq!(one.beat(&beat(0, true)).await.unwrap().pods, 1);
+        assert_eq!(one.heartbeat(&heartbeat(0, false)).await.unwrap().pods, 1);
+        assert_eq!(one.heartbeat(&heartbeat(0, false)).await.unwrap().pods, 1);
+        assert_eq!(two.heartbeat(&heartbeat(0, false)).await.unwrap().pods, 2);
+        assert_eq!(one.heartbeat(&heartbeat(0, true)).await.unwrap().pods, 1);
         // One that last spoke at the epoch, and one from the future.
         let pods = "tidegate:v1:{0}:pods";
         server.cli(&["ZADD", pods, "1000", "old", "9000000000000", "new"]);
-        assert_eq!(one.beat(&beat(0, false)).await.unwrap().pods, 2);
+        assert_eq!(one.heartbeat(&heartbeat(0, false)).await.unwrap().pods, 2);
         assert!(server.cli(&["PTTL", pods]).parse::<u64>().unwrap() <= 600_000);
     });
 }
@@ -365,7 +384,7 @@ fn a_reset_is_told_to_those_who_ask_later() {
     let keys = [
         key(Family::Level, 0x10),
         key(Family::Window, 0x21),
-        key(Family::Carried, 0x32),
+        key(Family::Caller, 0x32),
     ];
     run(async {
         let batch = call(
@@ -381,13 +400,27 @@ fn a_reset_is_told_to_those_who_ask_later() {
             seconds(store.read(keys[0], per_second(1, 100)).await.unwrap()),
             0
         );
-        let all = store.beat(&beat(0, false)).await.unwrap();
+        let all = store.heartbeat(&heartbeat(0, false)).await.unwrap();
         assert_eq!((all.resets, all.reset_keys), (3, keys.to_vec()));
-        let last = store.beat(&beat(2, false)).await.unwrap();
+        let last = store.heartbeat(&heartbeat(2, false)).await.unwrap();
         assert_eq!(last.reset_keys, keys[2..]);
-        assert_eq!(store.beat(&beat(3, false)).await.unwrap().reset_keys, []);
+        assert_eq!(
+            store
+                .heartbeat(&heartbeat(3, false))
+                .await
+                .unwrap()
+                .reset_keys,
+            []
+        );
         // A pod that has seen another store hears of all.
-        assert_eq!(store.beat(&beat(9, false)).await.unwrap().reset_keys, keys);
+        assert_eq!(
+            store
+                .heartbeat(&heartbeat(9, false))
+                .await
+                .unwrap()
+                .reset_keys,
+            keys
+        );
     });
 }
 
@@ -428,24 +461,24 @@ fn news_is_heard_by_every_pod() {
         one.reset(alice).await.unwrap();
         let live = NewsKind::Live(Span::seconds(10));
         assert_eq!(
-            hear(&mut news).await,
+            receive_news(&mut news).await,
             News {
                 key: alice,
                 kind: live
             }
         );
-        let told = hear(&mut news).await;
+        let store_state = receive_news(&mut news).await;
         assert_eq!(
-            told,
+            store_state,
             News {
                 key: alice,
                 kind: NewsKind::Full(Span::seconds(150))
             }
         );
-        let told = hear(&mut news).await;
-        assert!(told.key == window && matches!(told.kind, NewsKind::Full(_)));
+        let store_state = receive_news(&mut news).await;
+        assert!(store_state.key == window && matches!(store_state.kind, NewsKind::Full(_)));
         assert_eq!(
-            hear(&mut news).await,
+            receive_news(&mut news).await,
             News {
                 key: alice,
                 kind: NewsKind::Reset
@@ -460,7 +493,7 @@ fn news_is_heard_by_every_pod() {
         assert_eq!(cut.kind, ErrorKind::Cut);
         one.reset(window).await.unwrap();
         assert_eq!(
-            hear(&mut news).await,
+            receive_news(&mut news).await,
             News {
                 key: window,
                 kind: NewsKind::Reset
@@ -469,9 +502,9 @@ fn news_is_heard_by_every_pod() {
     });
 }
 
-async fn hear(news: &mut mpsc::UnboundedReceiver<News>) -> News {
-    let heard = tokio::time::timeout(Duration::from_secs(20), news.recv());
-    heard.await.expect("news in time").expect("news")
+async fn receive_news(news: &mut mpsc::UnboundedReceiver<News>) -> News {
+    let news_received = tokio::time::timeout(Duration::from_secs(20), news.recv());
+    news_received.await.expect("news in time").expect("news")
 }
 
 /// Waits until somebody listens.

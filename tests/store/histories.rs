@@ -9,7 +9,7 @@ use std::{env, thread};
 use redis::{Cmd, Connection, Pipeline, Value};
 use tidegate::sync::codec::{self, Names, Request};
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, News, Refund, Share, StoreKey, Terms, Told,
+    Call, Delta, Family, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -58,7 +58,7 @@ struct History {
 enum Expected {
     Anything,
     Reply(Call, tidegate_core::pure::sync::Reply),
-    GivenBack(Terms, Told),
+    GivenBack(Terms, StoreState),
     News(Vec<News>),
     Key(Family, Option<Kept>),
     Record(Option<KeptRecord>),
@@ -69,14 +69,9 @@ impl History {
         let mut random = Random::new(seed);
         let lane = Lane::new(random.byte());
         let mut keys = Vec::new();
-        for (number, family) in [
-            Family::Level,
-            Family::Carried,
-            Family::Window,
-            Family::Level,
-        ]
-        .into_iter()
-        .enumerate()
+        for (number, family) in [Family::Level, Family::Caller, Family::Window, Family::Level]
+            .into_iter()
+            .enumerate()
         {
             let name =
                 u128::from(seed) << 64 | u128::from(number as u64) << 8 | u128::from(lane.number());
@@ -159,10 +154,10 @@ impl History {
             price: delta.price,
             age: delta.age,
         };
-        let told = self.model.give_back(&refund, self.now);
+        let store_state = self.model.give_back(&refund, self.now);
         let request = self.names(INCARNATIONS[0]).give_back(&refund);
         let command = self.command(&scripts.take, request, 0);
-        self.expect(command, Expected::GivenBack(refund.terms, told));
+        self.expect(command, Expected::GivenBack(refund.terms, store_state));
     }
 
     /// A script's call, which publishes into the history's list; how to publish is the argument of that number.
@@ -294,8 +289,8 @@ impl History {
     fn compare_values(&mut self) {
         let mut news = redis::cmd("LRANGE");
         news.arg(self.list()).arg(0).arg(-1);
-        let told = self.model.news.clone();
-        self.expect(news, Expected::News(told));
+        let store_state = self.model.news.clone();
+        self.expect(news, Expected::News(store_state));
         for (key, _) in self.keys.clone() {
             let mut get = redis::cmd("MGET");
             get.arg(self.names(0).key(&key));
@@ -345,8 +340,8 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
             Ok(found) if found == *reply => return Ok(()),
             found => format!("{found:?}"),
         },
-        Expected::GivenBack(terms, told) => match codec::taken(value, *terms) {
-            Ok(found) if found.taken && found.told == *told => return Ok(()),
+        Expected::GivenBack(terms, store_state) => match codec::taken(value, *terms) {
+            Ok(found) if found.taken && found.store_state == *store_state => return Ok(()),
             found => format!("{found:?}"),
         },
         Expected::News(news) => {

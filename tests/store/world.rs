@@ -5,7 +5,7 @@ use std::future::Future;
 use tidegate::sync::Store;
 use tidegate_config::check_text;
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, NEWS_STEP, Share, StoreKey, Terms, Told,
+    Call, Delta, Family, Known, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -97,18 +97,18 @@ pub fn call(lane: Lane, previous: u64, deltas: Vec<Delta>) -> Call {
 }
 
 /// The level in seconds, rounded to the next: some time passes in a test.
-pub fn seconds(told: Told) -> u64 {
-    match told {
-        Told::Level { level, .. } => (level.get() + 500_000_000) / 1_000_000_000,
-        Told::Window { .. } => panic!("{told:?} is no level"),
+pub fn seconds(store_state: StoreState) -> u64 {
+    match store_state {
+        StoreState::Level { level, .. } => (level.get() + 500_000_000) / 1_000_000_000,
+        StoreState::Window { .. } => panic!("{store_state:?} is no level"),
     }
 }
 
-pub fn counts(told: Told) -> (u64, u64) {
-    match told {
-        Told::Window {
+pub fn counts(store_state: StoreState) -> (u64, u64) {
+    match store_state {
+        StoreState::Window {
             current, previous, ..
         } => (current.get(), previous.get()),
-        Told::Level { .. } => panic!("{told:?} is no window"),
+        StoreState::Level { .. } => panic!("{store_state:?} is no window"),
     }
 }

@@ -4,7 +4,7 @@
     reason = "a test that expects too much fails, as it should"
 )]
 
-use tidegate_core::engine::{Begun, Engine, FleetKey, Setup};
+use tidegate_core::engine::{CheckStep, Engine, FleetKey, Question, Setup};
 use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate_core::pure::{
     Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
@@ -71,10 +71,11 @@ fn check(algorithm: Algorithm, keys: &[&str], peek: bool, allowed: bool) {
         }
     });
     assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
-    let counted = allocation_counter::measure(|| match engine.begin(&check, NOW) {
-        Begun::Decided(answer) => assert_eq!(answer.allowed(), allowed),
-        Begun::Asking(plan) => unreachable!("nothing is strict: {plan:?}"),
-    });
+    let counted =
+        allocation_counter::measure(|| match engine.begin(Question::Check(&check), NOW) {
+            CheckStep::Decided(answer) => assert_eq!(answer.allowed(), allowed),
+            CheckStep::NeedsStore(plan) => unreachable!("nothing is strict: {plan:?}"),
+        });
     assert_eq!(counted.count_total, 0, "{} {keys:?}", algorithm.name());
 }
 

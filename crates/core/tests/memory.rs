@@ -10,7 +10,7 @@
 
 use std::fs;
 
-use tidegate_core::engine::{Begun, Engine, FleetKey, Setup, Throttle};
+use tidegate_core::engine::{CheckStep, Engine, FleetKey, Question, Setup, Throttle};
 use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate_core::pure::{
     Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
@@ -85,9 +85,9 @@ fn ask(engine: &Engine, algorithm: Option<Algorithm>, nth: u64) -> bool {
         cost: Cells::ONE,
         refund: false,
     };
-    match engine.begin_throttle(&throttle, moment) {
-        Begun::Decided(answer) => answer.allowed(),
-        Begun::Asking(_) => unreachable!("there is no store"),
+    match engine.begin(Question::Throttle(&throttle), moment) {
+        CheckStep::Decided(answer) => answer.allowed(),
+        CheckStep::NeedsStore(_) => unreachable!("there is no store"),
     }
 }
 

@@ -30,8 +30,8 @@ struct Pod {
 impl Pod {
     /// Cells that were admitted since the last call that was answered.
     fn since(&self, key: Key) -> u64 {
-        let told = self.unanswered.iter().chain([&self.unsent]);
-        told.filter_map(|cells| cells.get(&key)).sum()
+        let unreported = self.unanswered.iter().chain([&self.unsent]);
+        unreported.filter_map(|cells| cells.get(&key)).sum()
     }
 }
 

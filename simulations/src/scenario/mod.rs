@@ -10,7 +10,7 @@ mod sections;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tidegate_core::engine::rounds::Pace;
+use tidegate_core::engine::sync::Pace;
 use tidegate_core::pure::sync::Share;
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
 
@@ -103,7 +103,7 @@ pub struct Load {
     pub cost: u64,
     pub refunds: Option<Refunds>,
     /// The limit that its checks carry.
-    pub carried: Option<Limit>,
+    pub caller_limit: Option<Limit>,
     pub domain: String,
     /// Entries; `{n}` in a value is the key's number.
     pub entries: Vec<(String, String)>,
@@ -139,7 +139,7 @@ impl Load {
             .map(|((key, _), value)| Entry::new(key, value))
             .collect();
         let descriptors = [Descriptor {
-            limit: self.carried,
+            limit: self.caller_limit,
             refund,
             ..Descriptor::of(&entries)
         }];

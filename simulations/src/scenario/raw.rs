@@ -164,7 +164,7 @@ pub struct RawLoad {
     pub refunds: Option<RawRefunds>,
     /// Whether its checks carry the limit, which is that of the first rule.
     #[serde(default)]
-    pub carried: bool,
+    pub caller_limit: bool,
     pub domain: Option<String>,
     pub descriptor: Option<Vec<String>>,
 }

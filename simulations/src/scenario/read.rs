@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_saphyr::Error as YamlError;
-use tidegate_core::engine::rounds::Pace;
+use tidegate_core::engine::sync::Pace;
 use tidegate_core::pure::rule::{Consistency, Step};
 use tidegate_core::pure::{Rules, Span};
 
@@ -151,8 +151,8 @@ impl Reader<'_> {
             to: to.min(lasts),
             cost: raw.cost,
             refunds: raw.refunds,
-            carried: raw
-                .carried
+            caller_limit: raw
+                .caller_limit
                 .then(|| self.rules.all().first()?.spec.limit)
                 .flatten(),
             domain,

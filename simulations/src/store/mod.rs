@@ -1,10 +1,10 @@
 //! The store: what the scripts do, at what cost in time, and what is left after a restart or a failover.
 //!
 //! `model.rs` is `apply.lua` and what `take.lua` does with refunds once more; `tests/store/histories.rs` shows that both
-//! answer alike. `beats.rs` is
-//! `beat.lua` and `reset.lua`.
+//! answer alike. `heartbeats.rs` is
+//! `heartbeat.lua` and `reset.lua`.
 
-mod beats;
+mod heartbeats;
 #[expect(
     dead_code,
     reason = "the histories compare every value with the real one"
@@ -15,11 +15,12 @@ use std::collections::VecDeque;
 
 use tidegate_core::pure::Cells;
 use tidegate_core::pure::sync::{
-    Beat, Beaten, Call, Delta, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
+    Call, Delta, Heartbeat, HeartbeatReply, News, NewsKind, Refund, Reply, StoreKey, StoreState,
+    Terms,
 };
 
 use crate::scenario::{RawRedis, Restart};
-use beats::Beats;
+use heartbeats::Beats;
 use model::{KeptRecord, Model};
 
 /// A part of the algorithm that is left out, to see what it is for.
@@ -72,7 +73,7 @@ enum Write {
 #[derive(Debug)]
 pub struct Store {
     primary: Model,
-    beats: Beats,
+    heartbeats: Beats,
     /// What a failover would find, and what it has not heard of yet; only kept where there are failovers.
     replica: Option<(Model, VecDeque<Written>)>,
     cost: RawRedis,
@@ -84,7 +85,7 @@ impl Store {
     pub fn new(cost: RawRedis, without: Option<Without>, fails_over: bool) -> Self {
         Self {
             primary: Model::default(),
-            beats: Beats::default(),
+            heartbeats: Beats::default(),
             replica: fails_over.then(Default::default),
             cost,
             without,
@@ -138,8 +139,8 @@ impl Store {
     }
 
     /// Gives cells back at `now`, and says how their key stands since, and what there is to tell.
-    pub fn give_back(&mut self, refund: Refund, now: u64, now_us: u64) -> (Told, Vec<News>) {
-        let told = self.primary.give_back(&refund, now_us);
+    pub fn give_back(&mut self, refund: Refund, now: u64, now_us: u64) -> (StoreState, Vec<News>) {
+        let store_state = self.primary.give_back(&refund, now_us);
         let news = std::mem::take(&mut self.primary.news);
         if let Some((_, written)) = &mut self.replica {
             written.push_back(Written {
@@ -149,20 +150,25 @@ impl Store {
             });
         }
         match self.without {
-            Some(Without::News) => (told, Vec::new()),
+            Some(Without::News) => (store_state, Vec::new()),
             Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
-                (told, news)
+                (store_state, news)
             }
         }
     }
 
     /// What telling so many pods takes the store.
-    pub fn told(&mut self, pods: usize, now: u64) {
+    pub fn note_pods(&mut self, pods: usize, now: u64) {
         self.busy_until = self.busy_until.max(now) + self.cost.message.nanos() * pods as u64;
     }
 
-    pub fn beat(&mut self, incarnation: u128, beat: &Beat, now_us: u64) -> Beaten {
-        self.beats.beat(incarnation, beat, now_us)
+    pub fn heartbeat(
+        &mut self,
+        incarnation: u128,
+        heartbeat: &Heartbeat,
+        now_us: u64,
+    ) -> HeartbeatReply {
+        self.heartbeats.heartbeat(incarnation, heartbeat, now_us)
     }
 
     /// Somebody resets `key`.
@@ -179,7 +185,7 @@ impl Store {
                 Write::Refund(refund) => refund.key != key,
             });
         }
-        self.beats.reset(key);
+        self.heartbeats.reset(key);
         News {
             key,
             kind: NewsKind::Reset,
@@ -191,7 +197,7 @@ impl Store {
         self.busy_until = 0;
         if restart == Restart::Empty {
             self.primary = Model::default();
-            self.beats = Beats::default();
+            self.heartbeats = Beats::default();
             self.replica = self.replica.take().map(|_| Default::default());
         }
     }

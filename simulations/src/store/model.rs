@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, Terms, Told,
+    Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -39,7 +39,7 @@ pub struct Windows {
     pub index: u64,
     pub current: u64,
     pub previous: u64,
-    pub told: u64,
+    pub published: u64,
 }
 
 /// A pod's books in one lane.
@@ -109,11 +109,11 @@ impl Model {
             repaired: poisoned,
             news: Vec::new(),
         };
-        let told = call
+        let store_state = call
             .deltas
             .iter()
             .map(|delta| self.delta(delta, &mut round));
-        let told: Vec<Told> = told.collect();
+        let store_state: Vec<StoreState> = store_state.collect();
         let mut after = record;
         if round.applied {
             let gross: u64 = call.deltas.iter().map(|delta| delta.gross.get()).sum();
@@ -128,13 +128,13 @@ impl Model {
             applied: round.applied,
             sequence: after.sequence,
             gross: Cells::new(after.gross),
-            told,
+            store_state,
             repaired: if round.applied { round.repaired } else { 0 },
         }
     }
 
     /// What `take.lua` does at `now_us` with cells that are given back.
-    pub fn give_back(&mut self, refund: &Refund, now_us: u64) -> Told {
+    pub fn give_back(&mut self, refund: &Refund, now_us: u64) -> StoreState {
         let mut round = Round {
             now: now_us,
             news_step: NEWS_STEP_US,
@@ -143,7 +143,7 @@ impl Model {
             news: Vec::new(),
         };
         let kept = self.keys.get(&refund.key).copied();
-        let (told, after) = match refund.terms {
+        let (store_state, after) = match refund.terms {
             Terms::Level {
                 interval,
                 capacity,
@@ -158,12 +158,12 @@ impl Model {
         };
         self.keys.insert(refund.key, after);
         self.news.append(&mut round.news);
-        told
+        store_state
     }
 
-    fn delta(&mut self, delta: &Delta, round: &mut Round) -> Told {
+    fn delta(&mut self, delta: &Delta, round: &mut Round) -> StoreState {
         let kept = self.keys.get(&delta.key).copied();
-        let (told, after) = match delta.terms {
+        let (store_state, after) = match delta.terms {
             Terms::Level {
                 interval,
                 capacity,
@@ -179,12 +179,12 @@ impl Model {
         if round.applied {
             self.keys.insert(delta.key, after);
         }
-        told
+        store_state
     }
 }
 
 impl Round {
-    fn level(&mut self, delta: &Delta, kept: Option<Kept>, terms: [u64; 3]) -> (Told, Kept) {
+    fn level(&mut self, delta: &Delta, kept: Option<Kept>, terms: [u64; 3]) -> (StoreState, Kept) {
         let [interval, capacity, debt_max] = terms;
         let Aged {
             mut level,
@@ -207,7 +207,7 @@ impl Round {
             }
             published = self.told_full(delta.key, level, published, (interval, capacity));
         }
-        let told = Told::Level {
+        let store_state = StoreState::Level {
             level: span(level),
             demand,
             capped,
@@ -220,7 +220,7 @@ impl Round {
             published_until: published,
             live_until,
         };
-        (told, Kept::Level(after))
+        (store_state, Kept::Level(after))
     }
 
     /// A bucket as it stands now, seen on the scale of these terms.
@@ -296,7 +296,7 @@ impl Round {
         refund: &Refund,
         kept: Option<Kept>,
         terms: [u64; 3],
-    ) -> (Told, Kept) {
+    ) -> (StoreState, Kept) {
         let [interval, capacity, _] = terms;
         let known = Known::assumed(&refund.terms);
         let aged = self.aged(refund.key.family, (kept, known), terms);
@@ -307,7 +307,7 @@ impl Round {
         let demand = aged.demand.saturating_sub(cells * 1_000);
         let published = aged.published.min(self.now + level);
         let published_until = self.told_full(refund.key, level, published, (interval, capacity));
-        let told = Told::Level {
+        let store_state = StoreState::Level {
             level: span(level),
             demand,
             capped: false,
@@ -320,7 +320,7 @@ impl Round {
             published_until,
             live_until: aged.live_until,
         };
-        (told, Kept::Level(after))
+        (store_state, Kept::Level(after))
     }
 
     /// What it makes of windows.
@@ -330,7 +330,7 @@ impl Round {
         kept: Option<Kept>,
         window: u64,
         most: u64,
-    ) -> (Told, Kept) {
+    ) -> (StoreState, Kept) {
         let assumed = Known::assumed(&refund.terms).cells.min(Cells::new(most));
         let (mut after, at) = self.windows_at(kept, window, assumed);
         let left = (after.index + 1) * window - at;
@@ -345,17 +345,17 @@ impl Round {
             Some(_) | None => {}
         }
         if after.current < most {
-            after.told = 0;
-        } else if after.told == 0 {
+            after.published = 0;
+        } else if after.published == 0 {
             self.tell(refund.key, NewsKind::Full(span(left)));
-            after.told = 1;
+            after.published = 1;
         }
-        let told = Told::Window {
+        let store_state = StoreState::Window {
             current: Cells::new(after.current),
             previous: Cells::new(after.previous),
             left: span(left),
         };
-        (told, Kept::Windows(after))
+        (store_state, Kept::Windows(after))
     }
 
     /// Windows as they stand, and where in time that is. A value that is not ours counts as `assumed` cells.
@@ -394,7 +394,7 @@ impl Round {
         kept: Option<Kept>,
         window: u64,
         most: u64,
-    ) -> (Told, Kept) {
+    ) -> (StoreState, Kept) {
         let assumed = delta.known.cells.min(Cells::new(most));
         let (mut after, at) = self.windows_at(kept, window, assumed);
         let left = (after.index + 1) * window - at;
@@ -411,17 +411,17 @@ impl Round {
                 }
                 Some(_) | None => {}
             }
-            if after.current >= most && after.told == 0 {
+            if after.current >= most && after.published == 0 {
                 self.tell(delta.key, NewsKind::Full(span(left)));
-                after.told = 1;
+                after.published = 1;
             }
         }
-        let told = Told::Window {
+        let store_state = StoreState::Window {
             current: Cells::new(after.current),
             previous: Cells::new(after.previous),
             left: span(left),
         };
-        (told, Kept::Windows(after))
+        (store_state, Kept::Windows(after))
     }
 
     fn tell(&mut self, key: StoreKey, kind: NewsKind) {
@@ -447,7 +447,7 @@ impl Kept {
     /// What these bytes are under a key of this family.
     pub fn of_bytes(family: Family, bytes: &[u8]) -> Self {
         match family {
-            Family::Level | Family::Carried => match numbers(bytes) {
+            Family::Level | Family::Caller => match numbers(bytes) {
                 Some(
                     [
                         tat,
@@ -468,12 +468,12 @@ impl Kept {
                 None => Self::Poison,
             },
             Family::Window => match numbers(bytes) {
-                Some([window, index, current, previous, told]) => Self::Windows(Windows {
+                Some([window, index, current, previous, published]) => Self::Windows(Windows {
                     window,
                     index,
                     current,
                     previous,
-                    told,
+                    published,
                 }),
                 None => Self::Poison,
             },

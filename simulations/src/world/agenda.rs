@@ -4,7 +4,9 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use tidegate_core::pure::sync::{Beat, Beaten, Call, Lane, News, Refund, Reply, Told};
+use tidegate_core::pure::sync::{
+    Call, Heartbeat, HeartbeatReply, Lane, News, Refund, Reply, StoreState,
+};
 
 #[derive(Debug)]
 pub(super) enum Event {
@@ -33,11 +35,11 @@ pub(super) enum Event {
     BeatAtStore {
         pod: usize,
         sent: u64,
-        beat: Beat,
+        heartbeat: Heartbeat,
     },
-    Beaten {
+    HeartbeatReply {
         pod: usize,
-        beaten: Option<Box<Beaten>>,
+        heartbeat_answered: Option<Box<HeartbeatReply>>,
     },
     RefundAtStore {
         pod: usize,
@@ -53,7 +55,7 @@ pub(super) enum Event {
         pod: usize,
         sent: u64,
         refund: Refund,
-        told: Option<Told>,
+        store_state: Option<StoreState>,
     },
     News {
         group: usize,

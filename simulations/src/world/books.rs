@@ -52,7 +52,7 @@ impl World<'_> {
             return;
         };
         let (books, under_way) = (pod.books(), pod.under_way);
-        let tracked = pod.rounds.figures_now(&pod.engine).keys as usize;
+        let key_sync = pod.rounds.figures_now(&pod.engine).keys as usize;
         if let Err(wrong) = books {
             self.violate("conservation", &format!("pod {number}: {wrong}"));
         }
@@ -62,9 +62,9 @@ impl World<'_> {
             .iter()
             .filter(|load| load.refunds.is_some());
         let refunded: usize = keys.map(|load| load.keys as usize).sum();
-        if under_way > UNDER_WAY_MAX + refunded || tracked > self.scenario.keys_max.max(1_000) {
+        if under_way > UNDER_WAY_MAX + refunded || key_sync > self.scenario.keys_max.max(1_000) {
             let text =
-                format!("pod {number} has {under_way} calls under way and {tracked} keys in mind");
+                format!("pod {number} has {under_way} calls under way and {key_sync} keys in mind");
             self.violate("growth", &text);
         }
     }

@@ -13,8 +13,8 @@ mod refunds;
 
 use std::rc::Rc;
 
-use tidegate_core::engine::rounds::Trip;
-use tidegate_core::pure::sync::{Beat, Beaten, Call, Lane, News, Reply};
+use tidegate_core::engine::sync::Trip;
+use tidegate_core::pure::sync::{Call, Heartbeat, HeartbeatReply, Lane, News, Reply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
 use crate::dice::Dice;
@@ -70,7 +70,7 @@ impl<'a> World<'a> {
         let fails_over = faults
             .iter()
             .any(|fault| matches!(fault.what, What::Failover(_)));
-        let beats = (scenario.pods as u64).div_ceil(PODS_PER_SECOND);
+        let heartbeats = (scenario.pods as u64).div_ceil(PODS_PER_SECOND);
         let mut world = Self {
             scenario,
             rules: scenario.rules.clone(),
@@ -86,7 +86,7 @@ impl<'a> World<'a> {
             faults,
             store_clock: 0,
             calendar: 0,
-            before: 4 * beats * SECOND,
+            before: 4 * heartbeats * SECOND,
             now: 0,
             agenda: Agenda::default(),
             cost: Cost::default(),
@@ -138,7 +138,7 @@ impl<'a> World<'a> {
     fn happen(&mut self, event: Event) {
         if let Event::Turn { pod }
         | Event::Answer { pod, .. }
-        | Event::Beaten { pod, .. }
+        | Event::HeartbeatReply { pod, .. }
         | Event::GivenBack { pod, .. } = &event
         {
             match self.pods[*pod].as_ref().map(|pod| pod.paused_until) {
@@ -164,16 +164,23 @@ impl<'a> World<'a> {
                 sent,
                 reply,
             } => self.answer(pod, lane, sent, reply),
-            Event::BeatAtStore { pod, sent, beat } => self.beat_at_store(pod, sent, &beat),
-            Event::Beaten { pod, beaten } => self.beaten(pod, beaten),
+            Event::BeatAtStore {
+                pod,
+                sent,
+                heartbeat,
+            } => self.beat_at_store(pod, sent, &heartbeat),
+            Event::HeartbeatReply {
+                pod,
+                heartbeat_answered,
+            } => self.heartbeat_answered(pod, heartbeat_answered),
             Event::RefundAtStore { pod, sent, refund } => self.refund_at_store(pod, sent, refund),
             Event::RefundServed { pod, sent, refund } => self.refund_served(pod, sent, refund),
             Event::GivenBack {
                 pod,
                 sent,
                 refund,
-                told,
-            } => self.given_back(pod, sent, &refund, told),
+                store_state,
+            } => self.given_back(pod, sent, &refund, store_state),
             Event::News { group, news } => self.news(group, &news),
             Event::Fault { number } => self.fault(number),
             Event::Replace { pod } => {
@@ -212,7 +219,7 @@ impl<'a> World<'a> {
         let turn = pod.rounds.turn(&pod.engine, moment);
         let next = pod.back(pod.rounds.next_turn(moment.now)).max(now + 1);
         pod.turn_at = u64::MAX;
-        let sent = turn.calls.len() + usize::from(turn.beat.is_some()) + turn.give_back.len();
+        let sent = turn.calls.len() + usize::from(turn.heartbeat.is_some()) + turn.give_back.len();
         pod.under_way += sent;
         self.wake(number, next);
         for refund in turn.give_back {
@@ -234,17 +241,17 @@ impl<'a> World<'a> {
                 ),
             }
         }
-        if let Some(beat) = turn.beat {
+        if let Some(heartbeat) = turn.heartbeat {
             self.cost.calls += 1;
             let at = now + self.network.hop();
             match self.network.loses_request(number, now) {
-                true => self.unbeaten(number, now),
+                true => self.heartbeat_failed(number, now),
                 false => self.plan(
                     at,
                     Event::BeatAtStore {
                         pod: number,
                         sent: now,
-                        beat,
+                        heartbeat,
                     },
                 ),
             }
@@ -266,9 +273,15 @@ impl<'a> World<'a> {
         );
     }
 
-    fn unbeaten(&mut self, pod: usize, sent: u64) {
+    fn heartbeat_failed(&mut self, pod: usize, sent: u64) {
         let at = sent + self.network.settings.timeout.nanos();
-        self.plan(at, Event::Beaten { pod, beaten: None });
+        self.plan(
+            at,
+            Event::HeartbeatReply {
+                pod,
+                heartbeat_answered: None,
+            },
+        );
     }
 
     fn at_store(&mut self, pod: usize, sent: u64, call: Box<Call>) {
@@ -326,7 +339,7 @@ impl<'a> World<'a> {
         let pods = self.pods.iter().flatten().count();
         self.cost.news += 1;
         self.cost.messages += pods as u64;
-        self.store.told(pods, self.now);
+        self.store.note_pods(pods, self.now);
         let news: Rc<[News]> = news.into();
         for group in 0..NEWS_GROUPS.min(self.pods.len()) {
             let at = self.now + self.network.hop();
@@ -352,7 +365,7 @@ impl<'a> World<'a> {
             {
                 let moment = pod.moment(now, calendar);
                 for one in news {
-                    pod.rounds.heard(&pod.engine, *one, moment);
+                    pod.rounds.news_received(&pod.engine, *one, moment);
                 }
             }
             self.wake_in_time(number);
@@ -380,34 +393,43 @@ impl<'a> World<'a> {
         self.stop_when_done(number);
     }
 
-    fn beat_at_store(&mut self, number: usize, sent: u64, beat: &Beat) {
+    fn beat_at_store(&mut self, number: usize, sent: u64, heartbeat: &Heartbeat) {
         let Some(incarnation) = self.pods[number].as_ref().map(|pod| pod.incarnation) else {
             return;
         };
         let weather = &self.network.weather;
         let unreachable = self.now < weather.down_until || self.now < weather.hung_until;
         if unreachable || self.network.loses_answer(number, self.now) {
-            return self.unbeaten(number, sent);
+            return self.heartbeat_failed(number, sent);
         }
-        let beaten = self.store.beat(incarnation, beat, self.store_us());
+        let heartbeat_answered = self
+            .store
+            .heartbeat(incarnation, heartbeat, self.store_us());
         let at = self.now + self.network.hop() + self.network.slowness(self.now);
         self.plan(
             at,
-            Event::Beaten {
+            Event::HeartbeatReply {
                 pod: number,
-                beaten: Some(Box::new(beaten)),
+                heartbeat_answered: Some(Box::new(heartbeat_answered)),
             },
         );
     }
 
-    fn beaten(&mut self, number: usize, beaten: Option<Box<Beaten>>) {
+    fn heartbeat_answered(
+        &mut self,
+        number: usize,
+        heartbeat_answered: Option<Box<HeartbeatReply>>,
+    ) {
         let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
             let moment = pod.moment(now, calendar);
-            match beaten {
-                Some(beaten) => pod.rounds.beaten(&pod.engine, &beaten, moment),
-                None => pod.rounds.unbeaten(&pod.engine, moment.now, jitter),
+            match heartbeat_answered {
+                Some(heartbeat_answered) => {
+                    pod.rounds
+                        .heartbeat_answered(&pod.engine, &heartbeat_answered, moment)
+                }
+                None => pod.rounds.heartbeat_failed(&pod.engine, moment.now, jitter),
             }
         }
         self.wake_in_time(number);
@@ -457,9 +479,9 @@ impl Policy for World<'_> {
         let pod = self.pods[number].as_mut()?;
         let answer = pod.engine.check(check, pod.moment(now, self.calendar));
         pod.note(&answer);
-        let (allowed, rung) = (answer.allowed(), pod.was_rung());
+        let (allowed, woken) = (answer.allowed(), pod.was_rung());
         drop(answer);
-        if rung {
+        if woken {
             self.wake(number, now + self.network.settings.wakes.nanos());
         }
         Some(allowed)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate_core::engine::rounds::Rounds;
+use tidegate_core::engine::sync::PodSync;
 use tidegate_core::engine::{Answer, Engine, FleetKey, Setup};
 use tidegate_core::pure::rule::Consistency;
 use tidegate_core::pure::{Moment, Nanos, Rules, Span};
@@ -18,7 +18,7 @@ pub const EPOCH: u64 = 1_700_000_000_000_000_000;
 #[derive(Debug)]
 pub struct Pod {
     pub engine: Engine,
-    pub rounds: Rounds,
+    pub rounds: PodSync,
     pub incarnation: u128,
     /// When its rounds take their next turn.
     pub turn_at: u64,
@@ -34,7 +34,7 @@ pub struct Pod {
     pub answers: u64,
     /// Cells it admitted, or charged although they were denied, under rules that the store is told of.
     pub admitted: u64,
-    rung: Arc<AtomicBool>,
+    woken: Arc<AtomicBool>,
 }
 
 impl Pod {
@@ -46,12 +46,12 @@ impl Pod {
             reporting: true,
         };
         let engine = Engine::new(setup, rules.clone());
-        let rung = Arc::new(AtomicBool::new(false));
-        let bell = Arc::clone(&rung);
-        engine.set_alarm(Box::new(move || bell.store(true, Ordering::Relaxed)));
+        let woken = Arc::new(AtomicBool::new(false));
+        let bell = Arc::clone(&woken);
+        engine.set_waker(Box::new(move || bell.store(true, Ordering::Relaxed)));
         Self {
             engine,
-            rounds: Rounds::new(scenario.pace, scenario.keys_max),
+            rounds: PodSync::new(scenario.pace, scenario.keys_max),
             incarnation: u128::from(dice.roll()) << 64 | u128::from(dice.roll()),
             turn_at: u64::MAX,
             clock: 1_000_000_000 + dice.below(1 << 50),
@@ -60,7 +60,7 @@ impl Pod {
             under_way: 0,
             answers: 0,
             admitted: 0,
-            rung,
+            woken,
         }
     }
 
@@ -83,7 +83,7 @@ impl Pod {
 
     /// Whether a check wanted a round since this was last asked.
     pub fn was_rung(&self) -> bool {
-        self.rung.swap(false, Ordering::Relaxed)
+        self.woken.swap(false, Ordering::Relaxed)
     }
 
     /// Notes what a check was admitted, or was charged for.

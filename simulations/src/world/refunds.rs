@@ -1,7 +1,7 @@
 //! Refunds on their way to the store and back. What is lost is not sent again.
 
-use tidegate_core::engine::rounds::Trip;
-use tidegate_core::pure::sync::{Refund, Told};
+use tidegate_core::engine::sync::Trip;
+use tidegate_core::pure::sync::{Refund, StoreState};
 
 use super::World;
 use super::agenda::Event;
@@ -24,14 +24,14 @@ impl World<'_> {
     /// A refund that was sent at `sent` is given up.
     fn not_given_back(&mut self, pod: usize, sent: u64, refund: Refund) {
         let at = sent + PATIENCE * self.network.settings.timeout.nanos();
-        let told = None;
+        let store_state = None;
         self.plan(
             at,
             Event::GivenBack {
                 pod,
                 sent,
                 refund,
-                told,
+                store_state,
             },
         );
     }
@@ -39,14 +39,14 @@ impl World<'_> {
     pub(super) fn refund_at_store(&mut self, pod: usize, sent: u64, refund: Refund) {
         if self.now < self.network.weather.down_until {
             // Nobody listens there: the refusal comes at once.
-            let (at, told) = (self.now + self.network.hop(), None);
+            let (at, store_state) = (self.now + self.network.hop(), None);
             return self.plan(
                 at,
                 Event::GivenBack {
                     pod,
                     sent,
                     refund,
-                    told,
+                    store_state,
                 },
             );
         }
@@ -61,21 +61,21 @@ impl World<'_> {
             return self.not_given_back(pod, sent, refund); // it went down with the refund in its hands
         }
         let now_us = self.store_us();
-        let (told, news) = self.store.give_back(refund, now, now_us);
+        let (store_state, news) = self.store.give_back(refund, now, now_us);
         self.publish(news);
         let at = now + self.network.hop();
         let is_late = at > sent + PATIENCE * self.network.settings.timeout.nanos();
         if is_late || self.network.loses_answer(pod, now) {
             return self.not_given_back(pod, sent, refund);
         }
-        let told = Some(told);
+        let store_state = Some(store_state);
         self.plan(
             at,
             Event::GivenBack {
                 pod,
                 sent,
                 refund,
-                told,
+                store_state,
             },
         );
     }
@@ -85,7 +85,7 @@ impl World<'_> {
         number: usize,
         sent: u64,
         refund: &Refund,
-        told: Option<Told>,
+        store_state: Option<StoreState>,
     ) {
         let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
         if let Some(pod) = &mut self.pods[number] {
@@ -96,9 +96,9 @@ impl World<'_> {
                 back,
             };
             let (rounds, engine) = (&mut pod.rounds, &pod.engine);
-            match told {
-                Some(told) => {
-                    rounds.given_back(engine, refund, told, trip);
+            match store_state {
+                Some(store_state) => {
+                    rounds.given_back(engine, refund, store_state, trip);
                     rounds.reached(engine, refund.key.lane(), back.now);
                 }
                 None => rounds.not_given_back(engine, refund.key, back.now, jitter),

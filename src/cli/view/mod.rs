@@ -26,7 +26,7 @@ pub struct Size {
 pub enum Tone {
     Plain,
     Head,
-    Alarm,
+    Waker,
 }
 
 /// One line of a view.
@@ -151,7 +151,7 @@ impl View<'_> {
         let head_tone = if ready && !partitioned {
             Tone::Head
         } else {
-            Tone::Alarm
+            Tone::Waker
         };
         let faults = status["configuration"]["last_reload_faults"].as_array();
         let faults = faults.map_or(&[][..], Vec::as_slice);
@@ -165,7 +165,7 @@ impl View<'_> {
             (held, Tone::Plain),
         ]
         .into_iter()
-        .chain(told.chain(more).map(|fault| (fault, Tone::Alarm)))
+        .chain(told.chain(more).map(|fault| (fault, Tone::Waker)))
         .map(|(text, tone)| self.line(text, tone))
         .collect()
     }

@@ -112,7 +112,7 @@ fn what_needs_someone_is_an_alarm() {
     now.status["store"] = json!({ "link": "open", "staleness": null, "partitioned": true });
     now.status["configuration"]["last_reload_faults"] = json!(["sidecar.yaml:1:1: bad"]);
     let lines = view(&now, &before, SIZE);
-    assert_eq!(lines[0].tone, Tone::Alarm);
+    assert_eq!(lines[0].tone, Tone::Waker);
     assert!(
         lines[0]
             .text
@@ -121,7 +121,7 @@ fn what_needs_someone_is_an_alarm() {
     let fault = "last reload refused: sidecar.yaml:1:1: bad";
     assert_eq!(
         (lines[3].text.as_str(), lines[3].tone),
-        (fault, Tone::Alarm)
+        (fault, Tone::Waker)
     );
 }
 

@@ -39,7 +39,7 @@ use crate::wire::proto::rate_limit_service_server::{
 };
 use crate::wire::proto::{RateLimitRequest, RateLimitResponse};
 use tidegate_config::HeaderStyle;
-use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::engine::{Answer, CheckStep, Question, StorePlan};
 use tidegate_core::pure::{Check, Moment};
 
 /// Where tools ask what there is. The older one differs in its name only.
@@ -250,9 +250,9 @@ impl RateLimitService for Checks {
         let request = request.get_ref();
         let began = self.limiter.clock.moment();
         let begun = self.check(request, |check| {
-            match self.limiter.engine.begin(check, began) {
-                Begun::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
-                Begun::Asking(plan) => Err(plan),
+            match self.limiter.engine.begin(Question::Check(check), began) {
+                CheckStep::Decided(answer) => Ok(self.tell(check, &answer, (began, began))),
+                CheckStep::NeedsStore(plan) => Err(plan),
             }
         });
         let told = match begun {
@@ -282,10 +282,14 @@ impl Checks {
     async fn ask(
         &self,
         request: &RateLimitRequest,
-        plan: Box<Plan>,
+        plan: Box<StorePlan>,
         began: Moment,
     ) -> Result<RateLimitResponse, Refused> {
-        let begin = |moment| self.check(request, |check| self.limiter.engine.begin(check, moment));
+        let begin = |moment| {
+            self.check(request, |check| {
+                self.limiter.engine.begin(Question::Check(check), moment)
+            })
+        };
         let strict = &self.limiter.strict;
         let (answer, moment) = strict.decide(&self.limiter.engine, plan, begin).await?;
         self.check(request, |check| self.tell(check, &answer, (began, moment)))

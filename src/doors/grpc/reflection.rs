@@ -41,8 +41,8 @@ impl ServerReflection for Reflection {
         &self,
         request: Request<Streaming<ServerReflectionRequest>>,
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
-        let questions = request.into_inner();
-        let answers = questions.map(|question| question.and_then(reply));
+        let unconfirmed = request.into_inner();
+        let answers = unconfirmed.map(|question| question.and_then(reply));
         Ok(Response::new(until(Box::pin(answers), self.0.clone())))
     }
 }

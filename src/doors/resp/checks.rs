@@ -10,7 +10,7 @@ use super::reply::Replies;
 use crate::telemetry::About;
 use crate::wire::decode::{self, Refused, Words};
 use tidegate_config::Bounds;
-use tidegate_core::engine::{Answer, Begun, Engine, Throttle};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::time::SECOND;
 use tidegate_core::pure::{Cells, Limit, LimitFault, Moment, Span};
 
@@ -47,7 +47,7 @@ impl<'a> Asked<'a> {
         let quantity = integer("quantity", quantity)?;
         Ok(Self::Throttle(Throttle {
             key,
-            limit: Limit::carried(burst, count, period).map_err(unsound)?,
+            limit: Limit::from_caller(burst, count, period).map_err(unsound)?,
             cost: Cells::new(quantity.unsigned_abs()),
             refund: quantity < 0,
         }))
@@ -60,10 +60,10 @@ impl<'a> Asked<'a> {
     }
 
     /// Asks the engine.
-    pub fn begin(&self, engine: &Engine, moment: Moment) -> Begun {
+    pub fn begin(&self, engine: &Engine, moment: Moment) -> CheckStep {
         match self {
-            Self::Throttle(throttle) => engine.begin_throttle(throttle, moment),
-            Self::Check(words) => words.check(|check| engine.begin(check, moment)),
+            Self::Throttle(throttle) => engine.begin(Question::Throttle(&throttle), moment),
+            Self::Check(words) => words.check(|check| engine.begin(Question::Check(check), moment)),
         }
     }
 

@@ -16,12 +16,12 @@ pub enum Does {
     /// A check under the rules.
     Check,
     /// What belongs to a connection.
-    Courtesy(Courtesy),
+    ConnectionCommand(ConnectionCommand),
 }
 
 /// What clients say besides checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Courtesy {
+pub enum ConnectionCommand {
     /// Whether anybody is there.
     Ping,
     /// The same, with an answer of the caller's choice.
@@ -71,25 +71,75 @@ const KNOWN: [Known; 13] = [
     known("cl.throttle", Does::Throttle, -5, 1),
     known("tg.check", Does::Check, -4, 0),
     known("throttle", Does::Throttle, -5, 1),
-    known("ping", Does::Courtesy(Courtesy::Ping), -1, 0),
-    known("echo", Does::Courtesy(Courtesy::Echo), 2, 0),
-    known("hello", Does::Courtesy(Courtesy::Hello), -1, 0),
-    known("auth", Does::Courtesy(Courtesy::Auth), -2, 0),
-    known("client", Does::Courtesy(Courtesy::Client), -2, 0),
-    known("command", Does::Courtesy(Courtesy::Command), -1, 0),
-    known("info", Does::Courtesy(Courtesy::Info), -1, 0),
-    known("select", Does::Courtesy(Courtesy::Select), 2, 0),
-    known("reset", Does::Courtesy(Courtesy::Reset), 1, 0),
-    known("quit", Does::Courtesy(Courtesy::Quit), -1, 0),
+    known(
+        "ping",
+        Does::ConnectionCommand(ConnectionCommand::Ping),
+        -1,
+        0,
+    ),
+    known(
+        "echo",
+        Does::ConnectionCommand(ConnectionCommand::Echo),
+        2,
+        0,
+    ),
+    known(
+        "hello",
+        Does::ConnectionCommand(ConnectionCommand::Hello),
+        -1,
+        0,
+    ),
+    known(
+        "auth",
+        Does::ConnectionCommand(ConnectionCommand::Auth),
+        -2,
+        0,
+    ),
+    known(
+        "client",
+        Does::ConnectionCommand(ConnectionCommand::Client),
+        -2,
+        0,
+    ),
+    known(
+        "command",
+        Does::ConnectionCommand(ConnectionCommand::Command),
+        -1,
+        0,
+    ),
+    known(
+        "info",
+        Does::ConnectionCommand(ConnectionCommand::Info),
+        -1,
+        0,
+    ),
+    known(
+        "select",
+        Does::ConnectionCommand(ConnectionCommand::Select),
+        2,
+        0,
+    ),
+    known(
+        "reset",
+        Does::ConnectionCommand(ConnectionCommand::Reset),
+        1,
+        0,
+    ),
+    known(
+        "quit",
+        Does::ConnectionCommand(ConnectionCommand::Quit),
+        -1,
+        0,
+    ),
 ];
 
 /// The most arguments of a command, with its name. Others mind them themselves.
 const fn arguments_max(does: Does) -> usize {
     match does {
         Does::Throttle => 6,
-        Does::Courtesy(Courtesy::Ping) => 2,
-        Does::Courtesy(Courtesy::Auth) => 3,
-        Does::Check | Does::Courtesy(_) => usize::MAX,
+        Does::ConnectionCommand(ConnectionCommand::Ping) => 2,
+        Does::ConnectionCommand(ConnectionCommand::Auth) => 3,
+        Does::Check | Does::ConnectionCommand(_) => usize::MAX,
     }
 }
 
@@ -229,7 +279,10 @@ mod tests {
         check("CL.THROTTLE k 1 2 3", Ok(Does::Throttle));
         check("Throttle k 1 2 3 4", Ok(Does::Throttle));
         check("tg.CHECK d e v", Ok(Does::Check));
-        check("QUIT now", Ok(Does::Courtesy(Courtesy::Quit)));
+        check(
+            "QUIT now",
+            Ok(Does::ConnectionCommand(ConnectionCommand::Quit)),
+        );
     }
 
     #[test]

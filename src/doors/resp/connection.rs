@@ -23,7 +23,7 @@ use super::session::{Session, Then};
 use crate::doors::limiter::Limiter;
 use crate::wire::decode::Refused;
 use crate::wire::listen::{Drain, Speak};
-use tidegate_core::engine::{Answer, Begun, Plan};
+use tidegate_core::engine::{Answer, CheckStep, StorePlan};
 use tidegate_core::pure::Moment;
 
 /// How long a client may take over a command that it has begun. Between commands it may rest: clients keep pools.
@@ -225,7 +225,7 @@ enum Next<'a> {
 /// A check that the store has to be asked for.
 struct Asking<'a> {
     asked: Asked<'a>,
-    plan: Box<Plan>,
+    plan: Box<StorePlan>,
     began: Moment,
 }
 
@@ -248,7 +248,7 @@ impl Inner {
             Ok(Does::Check) => {
                 return self.decide(Asked::check(arguments, self.limiter.bounds), replies);
             }
-            Ok(Does::Courtesy(courtesy)) => session.answer(courtesy, arguments, replies),
+            Ok(Does::ConnectionCommand(courtesy)) => session.answer(courtesy, arguments, replies),
             Err(refused) => Err(refused),
         };
         Next::Then(answered.unwrap_or_else(|refused| {
@@ -267,8 +267,8 @@ impl Inner {
             }
             Ok(asked) => match asked.begin(&self.limiter.engine, began) {
                 // An answer is large: it stays where it is.
-                Begun::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
-                Begun::Asking(plan) => {
+                CheckStep::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
+                CheckStep::NeedsStore(plan) => {
                     return Next::Ask(Box::new(Asking { asked, plan, began }));
                 }
             },

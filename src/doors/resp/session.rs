@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::command::{self, Courtesy, Does, Refused, unknown_part, wrong_number};
+use super::command::{self, ConnectionCommand, Does, Refused, unknown_part, wrong_number};
 use super::frame::Arguments;
 use super::reply::Replies;
 use crate::wire::is_secret;
@@ -56,7 +56,12 @@ impl Session {
     pub fn permits(&self, does: Does) -> Result<(), Refused> {
         let always = matches!(
             does,
-            Does::Courtesy(Courtesy::Auth | Courtesy::Hello | Courtesy::Quit | Courtesy::Reset)
+            Does::ConnectionCommand(
+                ConnectionCommand::Auth
+                    | ConnectionCommand::Hello
+                    | ConnectionCommand::Quit
+                    | ConnectionCommand::Reset
+            )
         );
         match self.authenticated || always {
             true => Ok(()),
@@ -67,27 +72,29 @@ impl Session {
     /// Answers anything but a check.
     pub fn answer(
         &mut self,
-        courtesy: Courtesy,
+        courtesy: ConnectionCommand,
         arguments: &Arguments<'_>,
         replies: &mut Replies,
     ) -> Result<Then, Refused> {
         let first = arguments.get(1).copied();
         match (courtesy, first) {
-            (Courtesy::Ping, None) => replies.simple("PONG"),
-            (Courtesy::Ping | Courtesy::Echo, message) => replies.bulk(message.unwrap_or_default()),
-            (Courtesy::Hello, version) => self.hello(version, arguments, replies)?,
-            (Courtesy::Auth, _) => {
+            (ConnectionCommand::Ping, None) => replies.simple("PONG"),
+            (ConnectionCommand::Ping | ConnectionCommand::Echo, message) => {
+                replies.bulk(message.unwrap_or_default())
+            }
+            (ConnectionCommand::Hello, version) => self.hello(version, arguments, replies)?,
+            (ConnectionCommand::Auth, _) => {
                 self.authenticate(arguments.get(1..).unwrap_or_default())?;
                 replies.simple("OK");
             }
-            (Courtesy::Client, part) => {
+            (ConnectionCommand::Client, part) => {
                 self.client(part.unwrap_or_default(), arguments, replies)?
             }
-            (Courtesy::Command, _) => command::tell(arguments, replies)?,
-            (Courtesy::Info, _) => replies.bulk(info().as_bytes()),
-            (Courtesy::Select, Some(b"0")) => replies.simple("OK"),
-            (Courtesy::Select, _) => return Err(refused("ERR DB index is out of range")),
-            (Courtesy::Reset, _) => {
+            (ConnectionCommand::Command, _) => command::tell(arguments, replies)?,
+            (ConnectionCommand::Info, _) => replies.bulk(info().as_bytes()),
+            (ConnectionCommand::Select, Some(b"0")) => replies.simple("OK"),
+            (ConnectionCommand::Select, _) => return Err(refused("ERR DB index is out of range")),
+            (ConnectionCommand::Reset, _) => {
                 *self = Self {
                     id: self.id,
                     ..Self::new(self.password.take())
@@ -95,7 +102,7 @@ impl Session {
                 replies.resp3 = false;
                 replies.simple("RESET");
             }
-            (Courtesy::Quit, _) => {
+            (ConnectionCommand::Quit, _) => {
                 replies.simple("OK");
                 return Ok(Then::Close);
             }

@@ -4,9 +4,9 @@
 //! limit, may be remembered from before it had to leave, and has to find a slot.
 
 use super::answer::Source;
-use super::shards::Room;
 use super::snapshot::{RuleState, Snapshot};
-use super::table::{Booked, BucketState, EntryPermit, Size, TableKey, Taken, Tenancy, Touched};
+use super::striped_map::Room;
+use super::table::{Booking, BucketState, EntryPermit, Size, TableKey, Taken, Tenancy, Touch};
 use super::windows::{Grant, WindowAdmission, WindowKey};
 use super::{Engine, stats::Stat};
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
@@ -42,7 +42,7 @@ pub(super) enum Trace<'a> {
     /// Nothing was changed; allowed without room, because the store cannot be reached.
     Forgiven,
     /// The key is not held: what it used is remembered where nothing can be given back.
-    KeptOut,
+    Unheld,
     Level {
         tenancy: Tenancy<'a>,
         before: Nanos,
@@ -57,7 +57,7 @@ pub(super) enum Trace<'a> {
 
 /// What a hit needs to be decided.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Subject<'a> {
     pub(super) rule: &'a Rule,
     pub(super) state: &'a RuleState,
     pub(super) limit: Limit,
@@ -66,10 +66,10 @@ pub(super) struct Asked<'a> {
     /// Of the rules it is decided by.
     pub(super) version: u64,
     /// Whether the store cannot be told of it.
-    pub(super) alone: bool,
+    pub(super) detached: bool,
 }
 
-impl Asked<'_> {
+impl Subject<'_> {
     /// What the store calls it.
     pub(super) const fn store_key(&self) -> StoreKey {
         StoreKey {
@@ -130,7 +130,7 @@ impl Asked<'_> {
     /// The same under what this pod grants of the key. While the store cannot be told, the limit is its share already.
     pub(super) fn granting(&self, granted: Option<ShareCode>) -> Self {
         match granted {
-            Some(code) if !self.alone => Self {
+            Some(code) if !self.detached => Self {
                 limit: self.limit.shared(code.share()),
                 ..*self
             },
@@ -174,24 +174,24 @@ impl Engine {
             return Ok(UNLIMITED);
         };
         let name = state.key.name_of(key.bytes);
-        let alone = state.reported && self.fallback.holds_for(&rule.spec, name);
+        let detached = state.reported && self.fallback.holds_for(&rule.spec, name);
         // What `admit` does for a held key, without an `Admission`: nobody gives it back, and passing one on through
         // memory costs as much as the exchange itself.
-        if state.family == Family::Level && !alone {
+        if state.family == Family::Level && !detached {
             let key = self.table.key(name, state.variant);
             let step = |tat, granted: Option<ShareCode>| match granted {
                 None => (gcra::admit(&limit, tat, moment.now, cost), Some(tat)),
                 Some(_) => (None, None),
             };
             // Of a key that is granted by share nothing is taken here: it goes the longer way.
-            if let Touched::Held(Some(before), tenancy) = self.table.touch_granted(&key, step) {
+            if let Touch::Held(Some(before), tenancy) = self.table.touch_granted(&key, step) {
                 let (_, standing) =
                     decide_level(rule.spec.algorithm, &limit, before, moment.now, cost);
                 if standing.allowed {
                     if state.reported {
                         self.report((state.id, name), &tenancy, cost);
                     }
-                } else if self.questions.may_hold(name) {
+                } else if self.unconfirmed.may_hold(name) {
                     let family = Family::Level;
                     let rule = state.id;
                     self.ask_store(StoreKey { family, rule, name });
@@ -202,25 +202,25 @@ impl Engine {
             }
         }
         self.check_new_key(
-            &Asked {
+            &Subject {
                 rule,
                 state,
                 limit,
                 name,
                 moment,
                 version: rules.version(),
-                alone,
+                detached,
             },
             cost,
         )
     }
 
     #[cold]
-    fn check_new_key(&self, asked: &Asked<'_>, cost: Cells) -> Result<Standing, Stale> {
-        let admission = self.admit(asked, cost)?;
-        self.report_admission(asked, &admission, cost);
-        if !admission.standing.allowed && asked.rule.spec.count_rejected {
-            self.charge(asked, cost);
+    fn check_new_key(&self, subject: &Subject<'_>, cost: Cells) -> Result<Standing, Stale> {
+        let admission = self.admit(subject, cost)?;
+        self.report_admission(subject, &admission, cost);
+        if !admission.standing.allowed && subject.rule.spec.count_rejected {
+            self.charge(subject, cost);
         }
         Ok(admission.standing)
     }
@@ -229,59 +229,59 @@ impl Engine {
     #[inline(always)]
     pub(super) fn admit<'a>(
         &'a self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
-        match asked.alone {
+        match subject.detached {
             false => {
-                let admission = self.admit_in_step(asked, cost);
+                let admission = self.admit_synced(subject, cost);
                 // Looked at where it is: taking it out and putting it back costs as much as the exchange itself.
                 if admission.as_ref().is_ok_and(|it| !it.standing.allowed) {
-                    self.denied(asked);
+                    self.denied(subject);
                 }
                 admission
             }
-            true => self.admit_alone(asked, cost),
+            true => self.admit_detached(subject, cost),
         }
     }
 
     /// A check was denied: if that is hearsay, the rounds ask the store.
     #[inline(always)]
-    fn denied(&self, asked: &Asked<'_>) {
-        if self.questions.may_hold(asked.name) {
-            if asked.state.family == Family::Carried && self.questions.holds(asked.name) {
-                self.hold_carried(asked);
+    fn denied(&self, subject: &Subject<'_>) {
+        if self.unconfirmed.may_hold(subject.name) {
+            if subject.state.family == Family::Caller && self.unconfirmed.holds(subject.name) {
+                self.hold_carried(subject);
             }
-            self.ask_store(asked.store_key());
+            self.ask_store(subject.store_key());
         }
     }
 
     #[cold]
     fn ask_store(&self, key: StoreKey) {
-        if self.questions.take(key.name) {
-            self.wanting.push(key);
+        if self.unconfirmed.take(key.name) {
+            self.sync_queue.push(key);
         }
     }
 
     #[inline(always)]
-    pub(super) fn admit_in_step<'a>(
+    pub(super) fn admit_synced<'a>(
         &'a self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
-        match asked.state.family {
+        match subject.state.family {
             Family::Level => {}
-            Family::Window => return Ok(self.admit_window(asked, cost)),
-            Family::Carried => return Ok(self.admit_carried(asked, cost)),
+            Family::Window => return Ok(self.admit_window(subject, cost)),
+            Family::Caller => return Ok(self.admit_carried(subject, cost)),
         }
-        let key = self.table.key(asked.name, asked.state.variant);
-        let step = |tat, granted| asked.step(tat, granted, cost);
+        let key = self.table.key(subject.name, subject.state.variant);
+        let step = |tat, granted| subject.step(tat, granted, cost);
         match self.table.touch_granted(&key, step) {
-            Touched::Held(before, tenancy) if tenancy.granted().is_some() => {
-                Ok(self.admitted_by_share(asked, before, tenancy, cost))
+            Touch::Held(before, tenancy) if tenancy.granted().is_some() => {
+                Ok(self.admitted_by_share(subject, before, tenancy, cost))
             }
-            Touched::Held(before, tenancy) => {
-                let (after, standing) = asked.decide(before, cost);
+            Touch::Held(before, tenancy) => {
+                let (after, standing) = subject.decide(before, cost);
                 let trace = if standing.allowed {
                     Trace::Level {
                         tenancy,
@@ -293,11 +293,11 @@ impl Engine {
                 };
                 Ok(Admission {
                     standing,
-                    source: asked.source(before, tenancy.is_mitigated()),
+                    source: subject.source(before, tenancy.is_mitigated()),
                     trace,
                 })
             }
-            Touched::Missing => self.admit_new(asked, &key, cost),
+            Touch::Missing => self.admit_new(subject, &key, cost),
         }
     }
 
@@ -305,12 +305,12 @@ impl Engine {
     #[cold]
     fn admitted_by_share<'a>(
         &'a self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         before: Nanos,
         tenancy: Tenancy<'a>,
         cost: Cells,
     ) -> Admission<'a> {
-        let (after, standing) = asked.granting(tenancy.granted()).decide(before, cost);
+        let (after, standing) = subject.granting(tenancy.granted()).decide(before, cost);
         let trace = match standing.allowed {
             true => Trace::Level {
                 tenancy,
@@ -321,7 +321,7 @@ impl Engine {
         };
         let by_level = tenancy.is_mitigated();
         if !standing.allowed && !by_level && self.table.note_share_denied(&tenancy) {
-            self.wanting.push(asked.store_key());
+            self.sync_queue.push(subject.store_key());
         }
         Admission {
             standing,
@@ -334,39 +334,39 @@ impl Engine {
     #[cold]
     fn admit_new<'a>(
         &'a self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         key: &TableKey,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
         let permit = self.table.permit(key);
         if self.table.tat(key).is_some() {
             drop(permit);
-            return self.admit_in_step(asked, cost); // another thread let it enter first
+            return self.admit_synced(subject, cost); // another thread let it enter first
         }
-        self.announce(asked.version);
-        if self.version() != asked.version {
+        self.announce(subject.version);
+        if self.version() != subject.version {
             return Err(Stale);
         }
-        let now = asked.moment.now;
-        let mitigated = self.mitigation(asked);
-        let former = self.take_former(asked, &permit).map(|taken| Taken {
+        let now = subject.moment.now;
+        let mitigated = self.mitigation(subject);
+        let former = self.take_former(subject, &permit).map(|taken| Taken {
             tat: taken.tat.max(mitigated.unwrap_or(taken.tat)),
             ..taken
         });
-        let unheld = self.unheld(asked);
+        let unheld = self.unheld(subject);
         let opening = former.unwrap_or(Taken {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
-            trigger: asked.state.opening(),
+            trigger: subject.state.opening(),
             ..Taken::at(now)
         });
-        let (after, standing) = asked.decide(opening.tat, cost);
+        let (after, standing) = subject.decide(opening.tat, cost);
         let first_sight = former.is_none() && unheld <= now && self.is_full();
         let enters = former.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
         let entrance = enters.then(|| {
             // Before it enters: once it is held it may have to leave again at once.
             self.table.forget_ghost(&permit, key);
-            let size = Size::of(asked.limit.capacity());
+            let size = Size::of(subject.limit.capacity());
             let bucket = Taken {
                 tat,
                 size,
@@ -379,12 +379,12 @@ impl Engine {
         }
         let held = entrance.and_then(|entrance| entrance.held);
         if mitigated.is_some() && held.is_some() {
-            self.mitigations.remove(asked.name);
+            self.mitigations.remove(subject.name);
             self.table.mitigate(key, true);
         }
         if opening.pending > Cells::ZERO && held.is_some() {
             // Under its former limit it may have passed its trigger already.
-            self.wanting.push(asked.store_key());
+            self.sync_queue.push(subject.store_key());
         }
         if held.is_none() {
             self.stats.count(Stat::CellsLost, opening.pending.get());
@@ -397,39 +397,39 @@ impl Engine {
                 before: opening.tat,
                 after,
             },
-            None => Trace::KeptOut,
+            None => Trace::Unheld,
         };
         Ok(Admission {
             standing,
-            source: asked.source(opening.tat, mitigated.is_some()),
+            source: subject.source(opening.tat, mitigated.is_some()),
             trace,
         })
     }
 
     /// Takes out what is held or remembered of the key under a former limit, on the scale of this one.
-    fn take_former(&self, asked: &Asked<'_>, permit: &EntryPermit<'_>) -> Option<Taken> {
-        let now = asked.moment.now;
-        asked.state.former.iter().find_map(|former| {
-            let key = self.table.key(asked.name, former.variant);
+    fn take_former(&self, subject: &Subject<'_>, permit: &EntryPermit<'_>) -> Option<Taken> {
+        let now = subject.moment.now;
+        subject.state.former.iter().find_map(|former| {
+            let key = self.table.key(subject.name, former.variant);
             let remembered = || {
                 let tat = self.table.ghost(&key, now)?;
                 self.table.forget_ghost(permit, &key);
                 Some(Taken {
-                    trigger: asked.state.opening(),
+                    trigger: subject.state.opening(),
                     ..Taken::at(tat)
                 })
             };
             let taken = self.table.take(permit, &key).or_else(remembered)?;
             Some(Taken {
-                tat: former.rescaled(taken.tat, now, &asked.limit),
+                tat: former.rescaled(taken.tat, now, &subject.limit),
                 ..taken
             })
         })
     }
 
-    fn admit_window(&self, asked: &Asked<'_>, cost: Cells) -> Admission<'_> {
-        let key = asked.window();
-        let opening = self.window_opening(asked);
+    fn admit_window(&self, subject: &Subject<'_>, cost: Cells) -> Admission<'_> {
+        let key = subject.window();
+        let opening = self.window_opening(subject);
         let WindowAdmission {
             standing,
             room,
@@ -437,12 +437,12 @@ impl Engine {
         } = self.windows.admit(&key, opening, cost);
         self.stats.room(room);
         if grant == Grant::FirstDenial {
-            self.wanting.push(asked.store_key());
+            self.sync_queue.push(subject.store_key());
         }
         let trace = match room {
             _ if !standing.allowed => Trace::None,
             Room::Free | Room::Settled(_) | Room::InUse(_) => Trace::Window,
-            Room::Nowhere => Trace::KeptOut,
+            Room::Nowhere => Trace::Unheld,
         };
         Admission {
             standing,
@@ -452,30 +452,30 @@ impl Engine {
     }
 
     /// What a key of a windowed rule that is not held has to be assumed to have used, beside what is remembered of it.
-    fn window_opening(&self, asked: &Asked<'_>) -> Cells {
-        match self.mitigations.get(asked.name, asked.moment.now) {
-            Some(_) => Cells::new(asked.limit.requests()),
+    fn window_opening(&self, subject: &Subject<'_>) -> Cells {
+        match self.mitigations.get(subject.name, subject.moment.now) {
+            Some(_) => Cells::new(subject.limit.requests()),
             None => Cells::ZERO,
         }
     }
 
     /// The TAT of a key that is not held, if the fleet is known to deny it.
-    pub(super) fn mitigation(&self, asked: &Asked<'_>) -> Option<Nanos> {
-        let now = asked.moment.now;
-        let ends = self.mitigations.get(asked.name, now)?;
-        Some(ends.min(now.after(asked.terms().level_max())))
+    pub(super) fn mitigation(&self, subject: &Subject<'_>) -> Option<Nanos> {
+        let now = subject.moment.now;
+        let ends = self.mitigations.get(subject.name, now)?;
+        Some(ends.min(now.after(subject.terms().level_max())))
     }
 
     /// The TAT that a key which is not held has to be assumed to have.
-    pub(super) fn unheld(&self, asked: &Asked<'_>) -> Nanos {
-        let now = asked.moment.now;
-        let ghost = match asked.state.family {
-            Family::Level => self.table.ghost(&self.table_key(asked), now),
-            Family::Carried => self.carried.ghost(asked.name, now),
+    pub(super) fn unheld(&self, subject: &Subject<'_>) -> Nanos {
+        let now = subject.moment.now;
+        let ghost = match subject.state.family {
+            Family::Level => self.table.ghost(&self.table_key(subject), now),
+            Family::Caller => self.carried.ghost(subject.name, now),
             Family::Window => None,
         };
         // It may be another key's, of a longer limit.
-        let most = now.after(asked.terms().level_max());
+        let most = now.after(subject.terms().level_max());
         ghost.map_or(now, |tat| tat.min(most))
     }
 
@@ -486,21 +486,21 @@ impl Engine {
 
     pub(super) fn report_admission(
         &self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         admission: &Admission<'_>,
         cost: Cells,
     ) {
-        if !asked.state.reported {
+        if !subject.state.reported {
             return;
         }
         match &admission.trace {
             Trace::None | Trace::Forgiven => {}
             Trace::Level { tenancy, .. } => {
-                self.report((asked.state.id, asked.name), tenancy, cost);
+                self.report((subject.state.id, subject.name), tenancy, cost);
             }
-            Trace::Window => self.report_window(asked, cost),
-            Trace::Carried { .. } => self.report_carried(asked, cost),
-            Trace::KeptOut => self.stats.count(Stat::CellsUnheld, cost.get()),
+            Trace::Window => self.report_window(subject, cost),
+            Trace::Carried { .. } => self.report_carried(subject, cost),
+            Trace::Unheld => self.stats.count(Stat::CellsUnheld, cost.get()),
         }
     }
 
@@ -508,74 +508,74 @@ impl Engine {
     #[inline(always)]
     pub(super) fn report(&self, (rule, name): (u64, u128), tenancy: &Tenancy<'_>, cost: Cells) {
         match self.table.book(tenancy, cost) {
-            Booked::Noted => {}
-            Booked::Triggered => self.wanting.push(StoreKey {
+            Booking::Noted => {}
+            Booking::Triggered => self.sync_queue.push(StoreKey {
                 family: Family::Level,
                 rule,
                 name,
             }),
-            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
+            Booking::Left => self.stats.count(Stat::CellsLost, cost.get()),
         }
     }
 
     /// The same for a windowed rule.
-    pub(super) fn report_window(&self, asked: &Asked<'_>, cost: Cells) {
+    pub(super) fn report_window(&self, subject: &Subject<'_>, cost: Cells) {
         match self
             .windows
-            .book(&asked.window(), asked.state.opening(), cost)
+            .book(&subject.window(), subject.state.opening(), cost)
         {
-            Booked::Noted => {}
-            Booked::Triggered => self.wanting.push(asked.store_key()),
-            Booked::Left => self.stats.count(Stat::CellsLost, cost.get()),
+            Booking::Noted => {}
+            Booking::Triggered => self.sync_queue.push(subject.store_key()),
+            Booking::Left => self.stats.count(Stat::CellsLost, cost.get()),
         }
     }
 
     /// How a check of `cost` would stand. Changes nothing of that.
-    pub(super) fn look(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        if asked.alone {
-            return self.look_alone(asked, cost);
+    pub(super) fn look(&self, subject: &Subject<'_>, cost: Cells) -> (Standing, Source) {
+        if subject.detached {
+            return self.look_detached(subject, cost);
         }
-        let looked = self.look_in_step(asked, cost);
+        let looked = self.look_synced(subject, cost);
         if !looked.0.allowed {
-            self.denied(asked);
+            self.denied(subject);
         }
         looked
     }
 
-    pub(super) fn look_in_step(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        match asked.state.family {
+    pub(super) fn look_synced(&self, subject: &Subject<'_>, cost: Cells) -> (Standing, Source) {
+        match subject.state.family {
             Family::Level => {}
             Family::Window => {
-                let opening = self.window_opening(asked);
-                let standing = self.windows.look(&asked.window(), opening, cost);
+                let opening = self.window_opening(subject);
+                let standing = self.windows.look(&subject.window(), opening, cost);
                 return (standing, Source::Local);
             }
-            Family::Carried => return self.look_carried(asked, cost),
+            Family::Caller => return self.look_carried(subject, cost),
         }
-        let now = asked.moment.now;
+        let now = subject.moment.now;
         let held = self
             .table
-            .look(&self.table.key(asked.name, asked.state.variant));
+            .look(&self.table.key(subject.name, subject.state.variant));
         let former = || {
-            asked.state.former.iter().find_map(|former| {
-                let key = self.table.key(asked.name, former.variant);
+            subject.state.former.iter().find_map(|former| {
+                let key = self.table.key(subject.name, former.variant);
                 let ghost = || self.table.ghost(&key, now).map(BucketState::at);
                 let state = self.table.look(&key).or_else(ghost)?;
-                let tat = former.rescaled(state.tat, now, &asked.limit);
+                let tat = former.rescaled(state.tat, now, &subject.limit);
                 Some(BucketState { tat, ..state })
             })
         };
         let state = held.or_else(former).unwrap_or_else(|| {
-            let mitigated = self.mitigation(asked);
-            let unheld = self.unheld(asked);
+            let mitigated = self.mitigation(subject);
+            let unheld = self.unheld(subject);
             BucketState {
                 tat: unheld.max(mitigated.unwrap_or(unheld)),
                 mitigated: mitigated.is_some(),
                 granted: None,
             }
         });
-        let (_, standing) = asked.granting(state.granted).decide(state.tat, cost);
-        let source = asked.source(state.tat, state.mitigated);
+        let (_, standing) = subject.granting(state.granted).decide(state.tat, cost);
+        let source = subject.source(state.tat, state.mitigated);
         (standing, source.granted(state.granted.is_some()))
     }
 }

@@ -44,6 +44,19 @@ impl Source {
     }
 }
 
+/// What an answer means. Each protocol maps it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may pass.
+    Allow,
+    /// It may pass after this wait: a shaping rule spreads its checks.
+    AllowLate(Span),
+    /// It is over a limit.
+    Limited,
+    /// A rule with `on_store_error: deny` needs the store, and the store cannot be reached.
+    StoreUnavailable,
+}
+
 /// One rule that one descriptor met.
 #[derive(Clone, Debug)]
 pub struct Hit {
@@ -58,7 +71,7 @@ pub struct Hit {
     /// Whether it gives them back.
     pub refund: bool,
     /// The limit that the caller carries. Boxed: few do, and every answer is moved about.
-    pub carried: Option<Box<Limit>>,
+    pub caller_limit: Option<Box<Limit>>,
     /// How it stands.
     pub standing: Standing,
     /// Who says so.
@@ -80,7 +93,7 @@ impl Hit {
             name,
             cost,
             refund: false,
-            carried: None,
+            caller_limit: None,
             standing: UNLIMITED,
             source: Source::Local,
             forgiven: false,
@@ -92,7 +105,7 @@ impl Hit {
     /// What it is held to.
     pub(super) fn limit<'a>(&'a self, snapshot: &'a Snapshot) -> Option<&'a Limit> {
         let configured = snapshot.rule(self.rule).0.spec.limit.as_ref();
-        self.carried.as_deref().or(configured)
+        self.caller_limit.as_deref().or(configured)
     }
 }
 
@@ -142,7 +155,7 @@ impl Answer {
         let entries = descriptor.map_or(&[][..], |descriptor| descriptor.entries);
         let steps = self.rule(hit).steps();
         // The rule of a carried limit stands nowhere: the domain and every entry are part of its key.
-        let part = match hit.carried {
+        let part = match hit.caller_limit {
             Some(_) => {
                 tell(b"domain", check.domain.as_bytes());
                 entries.len()
@@ -198,14 +211,24 @@ impl Answer {
         !hit.standing.allowed && !self.rule(hit).spec.shadow
     }
 
-    /// Whether it is denied for want of the store, and not because of a limit.
-    pub fn unavailable(&self) -> bool {
-        let wants_store = |hit: &Hit| {
+    /// What the answer means.
+    pub fn verdict(&self) -> Verdict {
+        if self.allowed {
+            let delays = self.hits.iter().map(|hit| hit.standing.delay);
+            return match delays.fold(Span::ZERO, Span::max) {
+                Span::ZERO => Verdict::Allow,
+                delay => Verdict::AllowLate(delay),
+            };
+        }
+        let needs_store = |hit: &Hit| {
             self.denies(hit)
                 && hit.source == Source::Fallback
                 && self.rule(hit).spec.on_store_error == OnStoreError::Deny
         };
-        !self.allowed && self.decisive().is_some_and(wants_store)
+        match self.decisive().is_some_and(needs_store) {
+            true => Verdict::StoreUnavailable,
+            false => Verdict::Limited,
+        }
     }
 
     /// Greater is more restrictive. A denial that no wait ends is the longest; a rule without a limit is none.

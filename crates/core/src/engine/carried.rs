@@ -8,10 +8,10 @@ use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::ghosts::{Ghost, Ghosts};
-use super::refund::{Refunded, ToldCells};
-use super::shards::{Entry, Kept, Missed, Room, Shard, Shards};
-use super::table::{Booked, Size};
-use crate::pure::sync::{Share, ShareCode, Terrain, Trigger};
+use super::refund::{RefundOutcome, ReportedCells};
+use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
+use super::table::{Booking, Size};
+use crate::pure::sync::{FleetView, Share, ShareCode, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// One key.
@@ -22,12 +22,12 @@ struct Bucket {
     mitigated: bool,
     /// How large it was for the caller that it entered with.
     size: Size,
-    untold: Untold,
+    unreported: Unreported,
 }
 
 /// What the store has not been told of a key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Untold {
+struct Unreported {
     /// What the last cell was admitted under.
     limit: Option<Limit>,
     cells: Cells,
@@ -40,25 +40,25 @@ struct Untold {
     share_denied: bool,
 }
 
-impl Untold {
+impl Unreported {
     /// Takes cells of `limit` out by what they cost: they may have been admitted under another one. The bucket is
     /// emptier by `emptied`, and ends at `tat`.
-    fn refund(&mut self, limit: &Limit, emptied: Span, tat: Nanos) -> Refunded {
+    fn refund(&mut self, limit: &Limit, emptied: Span, tat: Nanos) -> RefundOutcome {
         let interval = limit.interval();
         let cells = emptied.cells_up(interval);
         // A cell that has drained in part was booked as a whole one, and leaves the book as a whole one.
         let taken = self.price.min(interval.times(cells));
         self.price = self.price.less(taken);
-        let untold = match self.price {
+        let unreported = match self.price {
             Span::ZERO => self.cells,
             // As long as there is a price to tell, there is a cell to tell it with.
             _ => taken.whole(interval).min(self.cells.less(Cells::ONE)),
         };
-        self.cells = self.cells.less(untold);
+        self.cells = self.cells.less(unreported);
         let price = emptied.less(taken);
-        Refunded {
-            untold,
-            told: ToldCells {
+        RefundOutcome {
+            unreported,
+            reported: ReportedCells {
                 cells: price.cells_up(interval),
                 price,
                 tat,
@@ -68,16 +68,16 @@ impl Untold {
     }
 }
 
-impl Kept for Bucket {
+impl Evictable for Bucket {
     fn pending(&self) -> Cells {
-        self.untold.cells
+        self.unreported.cells
     }
 
     fn is_in_flight(&self) -> bool {
-        self.untold.in_flight
+        self.unreported.in_flight
     }
 
-    fn missed(&self, now: Nanos) -> Missed {
+    fn missed(&self, now: Nanos) -> EvictionRank {
         let level = self.tat.since(now);
         let part = self.size.part_of(level.get());
         (level > Span::ZERO, u128::from(part), level)
@@ -95,7 +95,7 @@ impl Bucket {
             tat,
             mitigated: stood.mitigated,
             size: stood.size,
-            untold: Untold {
+            unreported: Unreported {
                 limit: None,
                 cells: Cells::ZERO,
                 price: Span::ZERO,
@@ -112,7 +112,7 @@ impl Bucket {
             tat: self.tat,
             mitigated: self.mitigated,
             size: self.size,
-            granted: self.untold.granted,
+            granted: self.unreported.granted,
         }
     }
 }
@@ -144,7 +144,7 @@ pub struct Collected {
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct Carried {
-    buckets: Shards<Bucket>,
+    buckets: StripedMap<Bucket>,
     /// Pods that may each be silent of their even share; 0 while everything is told.
     silent_pods: AtomicU64,
 }
@@ -154,7 +154,7 @@ impl Carried {
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let ghosts = Ghosts::of_times(keys_max, seeds);
         Self {
-            buckets: Shards::new(keys_max, seeds, ghosts),
+            buckets: StripedMap::new(keys_max, seeds, ghosts),
             silent_pods: AtomicU64::new(0),
         }
     }
@@ -177,8 +177,8 @@ impl Carried {
 
     /// How the key stands, if it is held.
     pub fn look(&self, name: u128) -> Option<Stood> {
-        let shard = self.shard(name);
-        shard.get(name).map(Bucket::stood)
+        let stripe = self.stripe(name);
+        stripe.get(name).map(Bucket::stood)
     }
 
     /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it stood before. One that is
@@ -190,8 +190,8 @@ impl Carried {
         opening: impl FnOnce() -> Stood,
         step: impl FnOnce(&Stood) -> Option<Nanos>,
     ) -> (Stood, Room) {
-        let mut shard = self.shard(name);
-        if let Some(bucket) = shard.get_mut(name) {
+        let mut stripe = self.stripe(name);
+        if let Some(bucket) = stripe.get_mut(name) {
             let stood = bucket.stood();
             bucket.tat = step(&stood).unwrap_or(bucket.tat);
             return (stood, Room::Free);
@@ -200,8 +200,8 @@ impl Carried {
         let room = match step(&stood) {
             Some(tat) => {
                 let bucket = Bucket::at(tat, &stood);
-                let entry = Entry::Sure;
-                self.buckets.put(&mut shard, (name, bucket), entry, now)
+                let entry = Admittance::Sure;
+                self.buckets.put(&mut stripe, (name, bucket), entry, now)
             }
             None => Room::Free,
         };
@@ -210,7 +210,7 @@ impl Carried {
 
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since.
     pub fn give_back(&self, name: u128, after: Nanos, before: Nanos) -> bool {
-        match self.shard(name).get_mut(name) {
+        match self.stripe(name).get_mut(name) {
             Some(bucket) if bucket.tat == after => {
                 bucket.tat = before;
                 true
@@ -220,66 +220,70 @@ impl Carried {
     }
 
     /// Gives back cells, as far as they are used, and says how many of them the store may know of.
-    pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> Refunded {
-        let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(name) else {
+    pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> RefundOutcome {
+        let mut stripe = self.stripe(name);
+        let Some(bucket) = stripe.get_mut(name) else {
             // Nobody knows whether the store was told of what is remembered: it hears nothing.
             if let Some(tat) = self.ghost(name, now) {
                 let tat = tat.before(limit.interval().times(cells));
                 self.buckets.set_ghost(name, Some(Ghost::at(tat)), now);
             }
-            return Refunded::default();
+            return RefundOutcome::default();
         };
         let before = bucket.tat.max(now);
         bucket.tat = before.before(limit.interval().times(cells)).max(now);
-        bucket.untold.limit.get_or_insert(*limit);
+        bucket.unreported.limit.get_or_insert(*limit);
         let emptied = before.since(bucket.tat);
-        bucket.untold.refund(limit, emptied, bucket.tat)
+        bucket.unreported.refund(limit, emptied, bucket.tat)
     }
 
     /// Notes cells as admitted under `limit` and not yet told.
-    pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booked {
-        let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(name) else {
-            return Booked::Left;
+    pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booking {
+        let mut stripe = self.stripe(name);
+        let Some(bucket) = stripe.get_mut(name) else {
+            return Booking::Left;
         };
-        let untold = &mut bucket.untold;
-        let before = untold.cells;
-        untold.limit = Some(*limit);
-        untold.cells = before.plus(cells);
-        untold.price = untold.price.plus(limit.interval().times(cells));
-        let trigger = *untold.trigger.get_or_insert_with(|| self.opening(limit));
-        match trigger.is_crossed(before.get(), untold.cells.get()) {
-            true => Booked::Triggered,
-            false => Booked::Noted,
+        let unreported = &mut bucket.unreported;
+        let before = unreported.cells;
+        unreported.limit = Some(*limit);
+        unreported.cells = before.plus(cells);
+        unreported.price = unreported.price.plus(limit.interval().times(cells));
+        let trigger = *unreported
+            .trigger
+            .get_or_insert_with(|| self.opening(limit));
+        match trigger.is_crossed(before.get(), unreported.cells.get()) {
+            true => Booking::Triggered,
+            false => Booking::Noted,
         }
     }
 
     /// The limit of the key's last admission.
     pub fn limit(&self, name: u128) -> Option<Limit> {
-        self.shard(name).get(name)?.untold.limit
+        self.stripe(name).get(name)?.unreported.limit
     }
 
     /// Collects what was noted of the key since the last time. It is in flight from then on and keeps its place until
     /// [`Carried::land`]. `None` if it is not held.
     pub fn collect(&self, name: u128) -> Option<Collected> {
-        let mut shard = self.shard(name);
-        let Bucket { tat, untold, .. } = shard.get_mut(name)?;
-        untold.in_flight = true;
+        let mut stripe = self.stripe(name);
+        let Bucket {
+            tat, unreported, ..
+        } = stripe.get_mut(name)?;
+        unreported.in_flight = true;
         Some(Collected {
-            cells: std::mem::take(&mut untold.cells),
-            price: std::mem::take(&mut untold.price),
+            cells: std::mem::take(&mut unreported.cells),
+            price: std::mem::take(&mut unreported.price),
             tat: *tat,
         })
     }
 
     /// Collects what was noted of the key and is not to be told, and what it cost.
-    pub fn hush(&self, name: u128) -> (Cells, Span) {
-        let mut shard = self.shard(name);
-        match shard.get_mut(name) {
-            Some(Bucket { untold, .. }) => (
-                std::mem::take(&mut untold.cells),
-                std::mem::take(&mut untold.price),
+    pub fn take_silent(&self, name: u128) -> (Cells, Span) {
+        let mut stripe = self.stripe(name);
+        match stripe.get_mut(name) {
+            Some(Bucket { unreported, .. }) => (
+                std::mem::take(&mut unreported.cells),
+                std::mem::take(&mut unreported.price),
             ),
             None => (Cells::ZERO, Span::ZERO),
         }
@@ -288,33 +292,36 @@ impl Carried {
     /// Ends the flight of the key, if it is in one, and sets at how many pending cells it wants to be collected. `true`
     /// if as many are pending already.
     pub fn land(&self, name: u128, trigger: Trigger, mitigated: Option<bool>) -> bool {
-        let mut shard = self.shard(name);
-        let Some(bucket) = shard.get_mut(name) else {
+        let mut stripe = self.stripe(name);
+        let Some(bucket) = stripe.get_mut(name) else {
             return false;
         };
         bucket.mitigated = mitigated.unwrap_or(bucket.mitigated);
-        bucket.untold.in_flight = false;
-        bucket.untold.granted = None;
-        bucket.untold.share_denied = false;
-        bucket.untold.trigger = Some(trigger);
-        trigger.cells().is_some_and(|at| bucket.untold.cells >= at)
+        bucket.unreported.in_flight = false;
+        bucket.unreported.granted = None;
+        bucket.unreported.share_denied = false;
+        bucket.unreported.trigger = Some(trigger);
+        trigger
+            .cells()
+            .is_some_and(|at| bucket.unreported.cells >= at)
     }
 
     /// Ends the flight of the key, if it is in one, and grants it by `share` from now on.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
-        if let Some(bucket) = self.shard(name).get_mut(name) {
-            bucket.untold.in_flight = false;
-            bucket.untold.granted = Some(share);
-            bucket.untold.share_denied = false;
-            bucket.untold.trigger = Some(Trigger::EACH);
+        if let Some(bucket) = self.stripe(name).get_mut(name) {
+            bucket.unreported.in_flight = false;
+            bucket.unreported.granted = Some(share);
+            bucket.unreported.share_denied = false;
+            bucket.unreported.trigger = Some(Trigger::EACH);
         }
     }
 
     /// Notes that the share of the key has denied a check. `true` for the first time since it was granted.
     pub fn note_share_denied(&self, name: u128) -> bool {
-        match self.shard(name).get_mut(name) {
-            Some(Bucket { untold, .. }) => {
-                untold.granted.is_some() && !std::mem::replace(&mut untold.share_denied, true)
+        match self.stripe(name).get_mut(name) {
+            Some(Bucket { unreported, .. }) => {
+                unreported.granted.is_some()
+                    && !std::mem::replace(&mut unreported.share_denied, true)
             }
             None => false,
         }
@@ -322,55 +329,55 @@ impl Carried {
 
     /// Whether the share of the key has denied a check since it was granted.
     pub fn is_share_denied(&self, name: u128) -> bool {
-        let shard = self.shard(name);
-        shard
+        let stripe = self.stripe(name);
+        stripe
             .get(name)
-            .is_some_and(|bucket| bucket.untold.share_denied)
+            .is_some_and(|bucket| bucket.unreported.share_denied)
     }
 
     /// Moves the key to the TAT that `fold` makes of the one it has and of what is pending.
     pub fn fold(&self, name: u128, fold: impl FnOnce(Nanos, Span) -> Nanos) {
-        if let Some(bucket) = self.shard(name).get_mut(name) {
-            bucket.tat = fold(bucket.tat, bucket.untold.price);
+        if let Some(bucket) = self.stripe(name).get_mut(name) {
+            bucket.tat = fold(bucket.tat, bucket.unreported.price);
         }
     }
 
     /// Raises the key to where the fleet's level ends, with what is pending here. Says from where to where; `None` if
     /// it is not held.
     pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> Option<(Nanos, Nanos)> {
-        let mut shard = self.shard(name);
-        let bucket = shard.get_mut(name)?;
+        let mut stripe = self.stripe(name);
+        let bucket = stripe.get_mut(name)?;
         let before = bucket.tat;
-        bucket.tat = before.max(ends.after(bucket.untold.price));
+        bucket.tat = before.max(ends.after(bucket.unreported.price));
         bucket.mitigated = mitigated;
         Some((before, bucket.tat))
     }
 
     /// Sets whether the fleet's level denies the key.
     pub fn mitigate(&self, name: u128, mitigated: bool) {
-        if let Some(bucket) = self.shard(name).get_mut(name) {
+        if let Some(bucket) = self.stripe(name).get_mut(name) {
             bucket.mitigated = mitigated;
         }
     }
 
     /// Holds a key of `limit` that was denied without being held, so that the store can be asked for it.
     pub fn hold(&self, name: u128, limit: &Limit, stood: Stood, now: Nanos) -> Room {
-        let mut shard = self.shard(name);
-        if shard.get(name).is_some() {
+        let mut stripe = self.stripe(name);
+        if stripe.get(name).is_some() {
             return Room::Free;
         }
         let mut bucket = Bucket::at(stood.tat, &stood);
-        bucket.untold.limit = Some(*limit);
+        bucket.unreported.limit = Some(*limit);
         self.buckets
-            .put(&mut shard, (name, bucket), Entry::Sure, now)
+            .put(&mut stripe, (name, bucket), Admittance::Sure, now)
     }
 
     /// Moves the key to what the store said, which decides it. Whether it is held.
     pub fn set(&self, name: u128, limit: &Limit, ends: Nanos, mitigated: bool) -> bool {
-        match self.shard(name).get_mut(name) {
+        match self.stripe(name).get_mut(name) {
             Some(bucket) => {
                 (bucket.tat, bucket.mitigated) = (ends, mitigated);
-                bucket.untold.limit = Some(*limit);
+                bucket.unreported.limit = Some(*limit);
                 true
             }
             None => false,
@@ -400,17 +407,17 @@ impl Carried {
 
     /// At how many cells a new key of `limit` is noticed.
     fn opening(&self, limit: &Limit) -> Trigger {
-        let terrain = Terrain {
+        let fleet_view = FleetView {
             accuracy: Share::NONE,
             pods: self.silent_pods.load(Ordering::Relaxed),
         };
-        let allowance = (terrain.pods > 0)
-            .then(|| terrain.allowance(limit))
+        let allowance = (fleet_view.pods > 0)
+            .then(|| fleet_view.allowance(limit))
             .flatten();
         allowance.map_or(Trigger::EACH, |allowance| allowance.trigger())
     }
 
-    fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Bucket>> {
+    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<Bucket>> {
         self.buckets.of(name)
     }
 }

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::admit::Asked;
+use super::admit::Subject;
 use super::check::allows;
-use super::shards::Room;
 use super::snapshot::Snapshot;
 use super::stats::Stat;
-use super::table::Touched;
+use super::striped_map::Room;
+use super::table::Touch;
 use super::{Engine, Hit};
 use crate::pure::algorithm::gcra;
 use crate::pure::sync::{Family, StoreKey};
@@ -42,7 +42,7 @@ impl Charges {
 
 /// What came of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Charged {
+pub(super) struct ChargeOutcome {
     /// The cells that are booked.
     pub(super) cells: Cells,
     /// Whether that is not all of them.
@@ -66,11 +66,11 @@ impl Engine {
             if !is_denied || hit.cost == Cells::ZERO || hit.refund || in_store(index) {
                 continue;
             }
-            let asked = self.asked(snapshot, hit, moment);
-            let Some(asked) = asked.filter(|asked| asked.rule.spec.count_rejected) else {
+            let subject = self.subject(snapshot, hit, moment);
+            let Some(subject) = subject.filter(|subject| subject.rule.spec.count_rejected) else {
                 continue;
             };
-            let charged = self.charge(&asked, hit.cost);
+            let charged = self.charge(&subject, hit.cost);
             (hit.charged, hit.capped) = (charged.cells, charged.capped);
             // What is said is how the key stands after the charge: a retry has to wait for that, too.
             let asked_for = match hit.standing.allowed {
@@ -79,64 +79,64 @@ impl Engine {
             };
             hit.standing = Standing {
                 allowed: hit.standing.allowed,
-                ..self.look(&asked, asked_for).0
+                ..self.look(&subject, asked_for).0
             };
         }
     }
 
     /// Charges `cost` cells, whether or not they are there.
-    pub(super) fn charge(&self, asked: &Asked<'_>, cost: Cells) -> Charged {
-        let asked = &Asked {
-            limit: self.granted(asked),
-            ..*asked
+    pub(super) fn charge(&self, subject: &Subject<'_>, cost: Cells) -> ChargeOutcome {
+        let subject = &Subject {
+            limit: self.granted(subject),
+            ..*subject
         };
-        let cells = match asked.state.family {
-            Family::Level => self.charge_level(asked, cost),
-            Family::Window => self.charge_window(asked, cost),
+        let cells = match subject.state.family {
+            Family::Level => self.charge_level(subject, cost),
+            Family::Window => self.charge_window(subject, cost),
             // Who brings a limit along says nothing of what is denied.
-            Family::Carried => Cells::ZERO,
+            Family::Caller => Cells::ZERO,
         };
-        Charged {
+        ChargeOutcome {
             cells,
             // A limit of nothing has no debt, so there is none to forgive.
-            capped: cells < cost && asked.limit.burst() > Cells::ZERO,
+            capped: cells < cost && subject.limit.burst() > Cells::ZERO,
         }
     }
 
-    fn charge_level(&self, asked: &Asked<'_>, cost: Cells) -> Cells {
-        let (now, level_max) = (asked.moment.now, asked.terms().level_max());
-        let key = self.table_key(asked);
+    fn charge_level(&self, subject: &Subject<'_>, cost: Cells) -> Cells {
+        let (now, level_max) = (subject.moment.now, subject.terms().level_max());
+        let key = self.table_key(subject);
         let step = |tat: Nanos| {
-            let (after, cells) = gcra::charge(&asked.limit, level_max, tat, now, cost);
+            let (after, cells) = gcra::charge(&subject.limit, level_max, tat, now, cost);
             ((cells > Cells::ZERO).then_some(after), cells)
         };
         let mut touched = self.table.touch(&key, step);
-        if matches!(touched, Touched::Missing) {
+        if matches!(touched, Touch::Missing) {
             // A check of nothing lets it enter.
-            let _ = self.admit_in_step(asked, Cells::ZERO);
+            let _ = self.admit_synced(subject, Cells::ZERO);
             touched = self.table.touch(&key, step);
         }
         let permit = match touched {
-            Touched::Held(..) => None,
-            Touched::Missing => Some(self.table.permit(&key)),
+            Touch::Held(..) => None,
+            Touch::Missing => Some(self.table.permit(&key)),
         };
         if permit.is_some() {
             touched = self.table.touch(&key, step); // another thread may have let it enter
         }
         match (touched, permit) {
-            (Touched::Held(cells, tenancy), _) => {
-                if asked.state.reported && cells > Cells::ZERO {
-                    self.charges.add(asked.store_key(), cells);
-                    self.report((asked.state.id, asked.name), &tenancy, cells);
+            (Touch::Held(cells, tenancy), _) => {
+                if subject.state.reported && cells > Cells::ZERO {
+                    self.charges.add(subject.store_key(), cells);
+                    self.report((subject.state.id, subject.name), &tenancy, cells);
                 }
                 cells
             }
-            (Touched::Missing, permit) => {
-                let (after, cells) = step(self.unheld(asked));
+            (Touch::Missing, permit) => {
+                let (after, cells) = step(self.unheld(subject));
                 if let (Some(permit), Some(after)) = (permit, after) {
                     self.table.remember(&permit, &key, after, now);
                 }
-                if asked.state.reported {
+                if subject.state.reported {
                     self.stats.count(Stat::CellsUnheld, cells.get());
                 }
                 cells
@@ -144,18 +144,18 @@ impl Engine {
         }
     }
 
-    fn charge_window(&self, asked: &Asked<'_>, cost: Cells) -> Cells {
-        let (key, now) = (asked.window(), asked.moment.now);
-        if self.mitigations.get(asked.name, now).is_some() && !self.windows.holds(&key) {
+    fn charge_window(&self, subject: &Subject<'_>, cost: Cells) -> Cells {
+        let (key, now) = (subject.window(), subject.moment.now);
+        if self.mitigations.get(subject.name, now).is_some() && !self.windows.holds(&key) {
             // The charge lets it enter: from then on its own count has to deny it.
             self.stats.room(self.windows.mirror_full(&key));
         }
         let room = self.windows.charge(&key, cost);
         self.stats.room(room);
         match room {
-            _ if !asked.state.reported => {}
+            _ if !subject.state.reported => {}
             Room::Nowhere => self.stats.count(Stat::CellsUnheld, cost.get()),
-            Room::Free | Room::Settled(_) | Room::InUse(_) => self.report_window(asked, cost),
+            Room::Free | Room::Settled(_) | Room::InUse(_) => self.report_window(subject, cost),
         }
         cost
     }

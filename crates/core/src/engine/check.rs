@@ -7,30 +7,70 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::admit::{Admission, Asked, Stale, Trace};
+use super::admit::{Admission, Stale, Subject, Trace};
 use super::answer::{Answer, Hit, Hits, Source};
-use super::snapshot::{Carrier, Snapshot};
+use super::snapshot::{CallerRule, Snapshot};
+use super::strict::StorePlan;
+use super::throttle::Throttle;
 use super::{Engine, InForce, stats::Stat};
 use crate::pure::address::Plain;
 use crate::pure::rules::{Forms, Lookup};
 use crate::pure::{Cells, Check, Entry, Moment, Standing, ValueKind};
 
+/// What a caller asks.
+#[derive(Clone, Copy, Debug)]
+pub enum Question<'a> {
+    /// May these descriptors pass, under the rules?
+    Check(&'a Check<'a>),
+    /// May this key pass, under a limit that the caller supplies?
+    Throttle(&'a Throttle<'a>),
+}
+
+impl Question<'_> {
+    /// The rules it meets.
+    #[inline]
+    pub(super) fn hits(&self, snapshot: &Snapshot) -> (Hits, Lookup) {
+        match self {
+            Self::Check(check) => matched(snapshot, check),
+            Self::Throttle(throttle) => (throttle.hits(snapshot), Lookup::Walked),
+        }
+    }
+}
+
+/// How far the engine can decide a question by itself.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every check is decided at once, and that must not allocate"
+)]
+#[derive(Debug)]
+pub enum CheckStep {
+    /// It is decided.
+    Decided(Answer),
+    /// The store has to take cells first: see [`Engine::finish`].
+    NeedsStore(Box<StorePlan>),
+}
+
 impl Engine {
-    /// Decides `check` at `moment`. Never waits.
-    pub fn check(&self, check: &Check<'_>, moment: Moment) -> Answer {
-        self.decided(self.in_force(), |rules| matched(rules, check), moment)
+    /// Answers `question` at `moment`, or says what the store has to take first. Every door enters here. Never waits.
+    #[inline]
+    pub fn begin(&self, question: Question<'_>, moment: Moment) -> CheckStep {
+        let snapshot = self.in_force();
+        match snapshot.asks() {
+            false => CheckStep::Decided(self.decided(snapshot, question, moment)),
+            true => self.begin_strict(snapshot, question, moment),
+        }
     }
 
-    /// Decides what meets `hits` under the rules of `snapshot`, or under newer ones.
+    /// Decides `check` at `moment` without asking the store. Never waits.
+    pub fn check(&self, check: &Check<'_>, moment: Moment) -> Answer {
+        self.decided(self.in_force(), Question::Check(check), moment)
+    }
+
+    /// Decides under the rules of `snapshot`, or under newer ones.
     #[inline]
-    pub(super) fn decided(
-        &self,
-        mut snapshot: InForce,
-        met: impl Fn(&Snapshot) -> (Hits, Lookup),
-        moment: Moment,
-    ) -> Answer {
+    fn decided(&self, mut snapshot: InForce, question: Question<'_>, moment: Moment) -> Answer {
         loop {
-            let (mut hits, lookup) = met(&snapshot);
+            let (mut hits, lookup) = question.hits(&snapshot);
             if let Ok(allowed) = self.decide(&snapshot, &mut hits, moment) {
                 return Answer {
                     snapshot,
@@ -52,11 +92,11 @@ impl Engine {
         match hits.as_mut_slice() {
             [] => return Ok(true),
             [hit] if hit.cost > Cells::ZERO && !hit.refund => {
-                let Some(asked) = self.asked(snapshot, hit, moment) else {
+                let Some(subject) = self.subject(snapshot, hit, moment) else {
                     return Ok(true);
                 };
-                let admission = self.admit(&asked, hit.cost)?;
-                self.report_admission(&asked, &admission, hit.cost);
+                let admission = self.admit(&subject, hit.cost)?;
+                self.report_admission(&subject, &admission, hit.cost);
                 hit.set(&admission);
             }
             many => {
@@ -65,7 +105,7 @@ impl Engine {
                 }
                 if allows(snapshot, many) {
                     self.admit_all(snapshot, many, moment, |_, hit| {
-                        self.asked(snapshot, hit, moment)
+                        self.subject(snapshot, hit, moment)
                     })?;
                 } else {
                     self.show_unconsumed(snapshot, many, moment);
@@ -88,20 +128,20 @@ impl Engine {
         snapshot: &'a Snapshot,
         hits: &mut [Hit],
         moment: Moment,
-        ask: impl Fn(usize, &Hit) -> Option<Asked<'a>>,
+        ask: impl Fn(usize, &Hit) -> Option<Subject<'a>>,
     ) -> Result<(), Stale> {
         let mut order: SmallVec<[usize; 4]> = (0..hits.len()).collect();
         order.sort_by_key(|&index| hits[index].standing.remaining);
-        let mut admitted: SmallVec<[(usize, Asked<'_>, Admission<'_>); 4]> = SmallVec::new();
+        let mut admitted: SmallVec<[(usize, Subject<'_>, Admission<'_>); 4]> = SmallVec::new();
         for index in order {
             let hit = &hits[index];
             if hit.cost == Cells::ZERO || !hit.standing.allowed || hit.refund {
                 continue;
             }
-            let Some(asked) = ask(index, hit) else {
+            let Some(subject) = ask(index, hit) else {
                 continue;
             };
-            let admission = match self.admit(&asked, hit.cost) {
+            let admission = match self.admit(&subject, hit.cost) {
                 Ok(admission) => admission,
                 Err(stale) => {
                     self.give_back(hits, &admitted);
@@ -110,32 +150,32 @@ impl Engine {
             };
             hits[index].set(&admission);
             if admission.standing.allowed {
-                admitted.push((index, asked, admission));
+                admitted.push((index, subject, admission));
             } else if !allows(snapshot, hits) {
                 self.give_back(hits, &admitted);
                 self.show_unconsumed(snapshot, hits, moment);
                 return Ok(());
             }
         }
-        for (index, asked, admission) in &admitted {
-            self.report_admission(asked, admission, hits[*index].cost);
+        for (index, subject, admission) in &admitted {
+            self.report_admission(subject, admission, hits[*index].cost);
         }
         Ok(())
     }
 
-    fn give_back(&self, hits: &[Hit], admitted: &[(usize, Asked<'_>, Admission<'_>)]) {
+    fn give_back(&self, hits: &[Hit], admitted: &[(usize, Subject<'_>, Admission<'_>)]) {
         // The last first: of two admissions on one key, only the later one's TAT is the bucket's.
-        for (index, asked, admission) in admitted.iter().rev() {
+        for (index, subject, admission) in admitted.iter().rev() {
             let cost = hits[*index].cost;
             let given_back = match admission.trace {
                 Trace::None | Trace::Forgiven => true,
-                Trace::KeptOut => false,
+                Trace::Unheld => false,
                 Trace::Window => {
-                    self.windows.give_back(&asked.window(), cost);
+                    self.windows.give_back(&subject.window(), cost);
                     true
                 }
                 Trace::Carried { before, after } => {
-                    self.carried.give_back(asked.name, after, before)
+                    self.carried.give_back(subject.name, after, before)
                 }
                 // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
                 Trace::Level {
@@ -144,7 +184,7 @@ impl Engine {
                     after,
                 } => self
                     .table
-                    .give_back(&tenancy, after, before.max(asked.moment.now)),
+                    .give_back(&tenancy, after, before.max(subject.moment.now)),
             };
             if !given_back {
                 self.stats.count(Stat::KeptAfterRace, cost.get());
@@ -154,17 +194,17 @@ impl Engine {
 
     /// Fills in how a hit would stand. Changes nothing. A look that finds no cell left is a denial; a refund always passes.
     pub(super) fn look_into(&self, snapshot: &Snapshot, hit: &mut Hit, moment: Moment) {
-        let Some(asked) = self.asked(snapshot, hit, moment) else {
+        let Some(subject) = self.subject(snapshot, hit, moment) else {
             return;
         };
         if hit.refund {
-            (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
+            (hit.standing, hit.source) = self.look(&subject, Cells::ZERO);
             hit.standing.allowed = true;
             return;
         }
-        (hit.standing, hit.source) = self.look(&asked, hit.cost);
+        (hit.standing, hit.source) = self.look(&subject, hit.cost);
         if hit.cost == Cells::ZERO && hit.standing.remaining == Cells::ZERO {
-            let (next, _) = self.look(&asked, Cells::ONE);
+            let (next, _) = self.look(&subject, Cells::ONE);
             hit.standing = Standing {
                 allowed: false,
                 retry_after: next.retry_after,
@@ -179,30 +219,30 @@ impl Engine {
             .iter_mut()
             .filter(|hit| hit.standing.allowed && hit.cost > Cells::ZERO && !hit.refund)
         {
-            if let Some(asked) = self.asked(snapshot, hit, moment) {
-                (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
+            if let Some(subject) = self.subject(snapshot, hit, moment) {
+                (hit.standing, hit.source) = self.look(&subject, Cells::ZERO);
             }
         }
     }
 
     /// A hit of a rule that has a limit.
     #[inline(always)]
-    pub(super) fn asked<'a>(
+    pub(super) fn subject<'a>(
         &self,
         snapshot: &'a Snapshot,
         hit: &Hit,
         moment: Moment,
-    ) -> Option<Asked<'a>> {
+    ) -> Option<Subject<'a>> {
         let (rule, state) = snapshot.rule(hit.rule);
-        let limit = hit.carried.as_deref().copied().or(rule.spec.limit)?;
-        Some(Asked {
+        let limit = hit.caller_limit.as_deref().copied().or(rule.spec.limit)?;
+        Some(Subject {
             rule,
             state,
             limit,
             name: hit.name,
             moment,
             version: snapshot.version(),
-            alone: state.reported && self.fallback.holds_for(&rule.spec, hit.name),
+            detached: state.reported && self.fallback.holds_for(&rule.spec, hit.name),
         })
     }
 }
@@ -239,7 +279,7 @@ pub(super) fn allows(snapshot: &Snapshot, hits: &[Hit]) -> bool {
 }
 
 /// The rules that `check` meets, without those that another of them replaces.
-pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
+fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
     let rules = snapshot.rules();
     let mut hits = Hits::new();
     let mut lookup = Lookup::Walked;
@@ -249,7 +289,7 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
             hits.push(Hit {
                 descriptor: index,
                 refund: descriptor.refund,
-                carried: descriptor.limit.map(Box::new),
+                caller_limit: descriptor.limit.map(Box::new),
                 ..Hit::new(rule, name, cost)
             });
         };
@@ -260,7 +300,7 @@ pub(super) fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) 
                     meet(index, state.key.name(rule, entries));
                 });
             } else if rules.matching(check.domain).is_some() {
-                let rule = snapshot.carried(Carrier::Override);
+                let rule = snapshot.caller_rule(CallerRule::Override);
                 let (_, state) = snapshot.rule(rule);
                 meet(rule, state.key.name_of_all(check.domain, entries));
             } else {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use super::admit::{Admission, Asked, Stale, Trace};
+use super::admit::{Admission, Stale, Subject, Trace};
 use super::answer::Source;
 use crate::pure::rule::{Consistency, OnStoreError, RuleSpec};
 use crate::pure::sync::{Lane, Share};
@@ -34,7 +34,7 @@ pub struct Shares {
 #[derive(Debug)]
 pub struct Fallback {
     /// One bit for each lane that is cut off or late.
-    blind: AtomicU64,
+    unreachable: AtomicU64,
     /// One bit for each lane that is cut off.
     cut_off: AtomicU64,
     shares: ArcSwap<Shares>,
@@ -43,7 +43,7 @@ pub struct Fallback {
 impl Default for Fallback {
     fn default() -> Self {
         Self {
-            blind: AtomicU64::new(0),
+            unreachable: AtomicU64::new(0),
             cut_off: AtomicU64::new(0),
             shares: ArcSwap::from_pointee(Shares {
                 unlearned: Share::WHOLE,
@@ -58,7 +58,7 @@ impl Fallback {
     /// and the rule would grant a share. Of a bucket, that is a matter of degree; the other ways are not.
     #[inline]
     pub fn holds_for(&self, spec: &RuleSpec, name: u128) -> bool {
-        has(&self.blind, name) && (grants_share(spec) || self.is_cut_off(name))
+        has(&self.unreachable, name) && (grants_share(spec) || self.is_cut_off(name))
     }
 
     /// Whether the store cannot be told of the key `name`.
@@ -79,10 +79,10 @@ impl Fallback {
 
     /// Says which lanes are cut off from now on, and which are late, by a bit each.
     pub fn set_lanes(&self, cut_off: u64, late: u64) {
-        // Ordering: Release, after the shares. `blind` is read first and so written last: who finds a lane in it finds
+        // Ordering: Release, after the shares. `unreachable` is read first and so written last: who finds a lane in it finds
         // out whether that is cut off.
         self.cut_off.store(cut_off, Ordering::Release);
-        self.blind.store(cut_off | late, Ordering::Release);
+        self.unreachable.store(cut_off | late, Ordering::Release);
     }
 
     /// Says what to grant meanwhile.
@@ -106,33 +106,33 @@ fn grants_share(spec: &RuleSpec) -> bool {
 
 impl Engine {
     /// The limit of a key as this pod grants it now: while the store cannot be told, maybe its share of it.
-    pub(super) fn granted(&self, asked: &Asked<'_>) -> Limit {
-        match asked.alone && asked.rule.spec.on_store_error == OnStoreError::LocalShare {
-            true => asked.limit.shared(self.fallback.share(asked.name)),
-            false => asked.limit,
+    pub(super) fn granted(&self, subject: &Subject<'_>) -> Limit {
+        match subject.detached && subject.rule.spec.on_store_error == OnStoreError::LocalShare {
+            true => subject.limit.shared(self.fallback.share(subject.name)),
+            false => subject.limit,
         }
     }
 
     /// Takes `cost` cells while the store cannot be told, as the rule has it.
     #[cold]
-    pub(super) fn admit_alone<'a>(
+    pub(super) fn admit_detached<'a>(
         &'a self,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         cost: Cells,
     ) -> Result<Admission<'a>, Stale> {
-        let mut admission = match asked.rule.spec.on_store_error {
+        let mut admission = match subject.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
-                let limit = asked.limit.shared(self.fallback.share(asked.name));
-                self.admit_in_step(&Asked { limit, ..*asked }, cost)?
+                let limit = subject.limit.shared(self.fallback.share(subject.name));
+                self.admit_synced(&Subject { limit, ..*subject }, cost)?
             }
-            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_in_step(asked, cost)?,
+            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_synced(subject, cost)?,
             OnStoreError::Deny => Admission {
                 standing: WITHOUT_STORE,
                 source: Source::Fallback,
                 trace: Trace::None,
             },
         };
-        if asked.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
+        if subject.rule.spec.on_store_error == OnStoreError::Allow && !admission.standing.allowed {
             admission.standing.allowed = true;
             admission.standing.retry_after = None;
             admission.trace = Trace::Forgiven;
@@ -142,17 +142,17 @@ impl Engine {
     }
 
     /// How a check of `cost` would stand while the store cannot be told. Changes nothing.
-    pub(super) fn look_alone(&self, asked: &Asked<'_>, cost: Cells) -> (Standing, Source) {
-        let standing = match asked.rule.spec.on_store_error {
+    pub(super) fn look_detached(&self, subject: &Subject<'_>, cost: Cells) -> (Standing, Source) {
+        let standing = match subject.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
-                let limit = asked.limit.shared(self.fallback.share(asked.name));
-                self.look_in_step(&Asked { limit, ..*asked }, cost).0
+                let limit = subject.limit.shared(self.fallback.share(subject.name));
+                self.look_synced(&Subject { limit, ..*subject }, cost).0
             }
-            OnStoreError::LocalFull => self.look_in_step(asked, cost).0,
+            OnStoreError::LocalFull => self.look_synced(subject, cost).0,
             OnStoreError::Allow => Standing {
                 allowed: true,
                 retry_after: None,
-                ..self.look_in_step(asked, cost).0
+                ..self.look_synced(subject, cost).0
             },
             OnStoreError::Deny => WITHOUT_STORE,
         };

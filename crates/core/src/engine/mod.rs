@@ -10,22 +10,22 @@ mod carried;
 mod charge;
 mod check;
 mod collect;
-pub mod errand;
 mod fallback;
 mod ghosts;
 mod identity;
 mod mitigations;
 mod placement;
-mod questions;
 mod refund;
-pub mod rounds;
-mod shards;
 mod snapshot;
 mod stats;
+pub mod store_request;
 mod strict;
+mod striped_map;
+pub mod sync;
+pub mod sync_queue;
 pub mod table;
 mod throttle;
-pub mod wanting;
+mod unconfirmed;
 mod windows;
 
 use std::cell::Cell;
@@ -36,14 +36,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 pub use admit::{RuleBytes, Stale};
-pub use answer::{Answer, Hit, Hits, Source};
-pub use errand::Desk;
+pub use answer::{Answer, Hit, Hits, Source, Verdict};
+pub use check::{CheckStep, Question};
+pub use store_request::StoreClient;
 
 pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};
-pub use snapshot::{Carrier, Snapshot};
+pub use snapshot::{CallerRule, Snapshot};
 pub use stats::{Stat, Stats};
-pub use strict::{Begun, Finished, Plan};
+pub use strict::{CheckEnd, StorePlan};
 pub use throttle::Throttle;
 
 use crate::pure::Rules;
@@ -51,11 +52,11 @@ use carried::Carried;
 use charge::Charges;
 use fallback::Fallback;
 use mitigations::Mitigations;
-use questions::Questions;
 use refund::Refunds;
-use rounds::Figures;
+use sync::Figures;
+use sync_queue::{SyncQueue, Waker};
 use table::Table;
-use wanting::{Alarm, Wanting};
+use unconfirmed::UnconfirmedKeys;
 use windows::Windows;
 
 /// Of the keys that are held, one in so many may be known only as denied by the fleet.
@@ -122,9 +123,9 @@ pub struct Engine {
     windows: Windows,
     carried: Carried,
     mitigations: Mitigations,
-    questions: Questions,
+    unconfirmed: UnconfirmedKeys,
     fallback: Fallback,
-    wanting: Wanting,
+    sync_queue: SyncQueue,
     refunds: Refunds,
     charges: Charges,
     figures: ArcSwap<Figures>,
@@ -143,9 +144,9 @@ impl Engine {
             windows: Windows::new(setup.keys_max, setup.seeds),
             carried: Carried::new(setup.keys_max, setup.seeds),
             mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
-            questions: Questions::default(),
+            unconfirmed: UnconfirmedKeys::default(),
             fallback: Fallback::default(),
-            wanting: Wanting::default(),
+            sync_queue: SyncQueue::default(),
             refunds: Refunds::default(),
             charges: Charges::default(),
             figures: ArcSwap::default(),
@@ -232,8 +233,8 @@ impl Engine {
     }
 
     /// Says whom to wake when keys want a round.
-    pub fn set_alarm(&self, alarm: Alarm) {
-        self.wanting.set_alarm(alarm);
+    pub fn set_waker(&self, waker: Waker) {
+        self.sync_queue.set_waker(waker);
     }
 
     /// Says which lanes of the store are cut off and which are late, by a bit each, and what this pod grants of their

@@ -9,11 +9,11 @@
 
 use crossbeam_queue::ArrayQueue;
 
-use super::admit::Asked;
+use super::admit::Subject;
 use super::check::allows;
 use super::snapshot::Snapshot;
 use super::stats::Stat;
-use super::table::Touched;
+use super::table::Touch;
 use super::{Engine, Hit};
 use crate::pure::sync::{Family, StoreKey};
 use crate::pure::{Cells, Moment, Nanos, Span};
@@ -23,16 +23,16 @@ const REFUNDS_MAX: usize = 16_384;
 
 /// What became of cells that were given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refunded {
+pub struct RefundOutcome {
     /// Those the store was not told of, and will not be.
-    pub untold: Cells,
+    pub unreported: Cells,
     /// Those it may have been told of.
-    pub told: ToldCells,
+    pub reported: ReportedCells,
 }
 
 /// Refunded cells that the store may have been told of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ToldCells {
+pub struct ReportedCells {
     /// How many.
     pub cells: Cells,
     /// By how much their bucket is emptier without them; of no meaning for windows.
@@ -45,7 +45,7 @@ pub struct ToldCells {
 
 /// Refunds of which the store may have to be told.
 #[derive(Debug)]
-pub struct Refunds(ArrayQueue<(StoreKey, ToldCells)>);
+pub struct Refunds(ArrayQueue<(StoreKey, ReportedCells)>);
 
 impl Default for Refunds {
     fn default() -> Self {
@@ -55,7 +55,7 @@ impl Default for Refunds {
 
 impl Refunds {
     /// Everything that is there.
-    pub fn drain(&self) -> impl Iterator<Item = (StoreKey, ToldCells)> {
+    pub fn drain(&self) -> impl Iterator<Item = (StoreKey, ReportedCells)> {
         (0..self.0.len()).map_while(|_| self.0.pop())
     }
 }
@@ -65,37 +65,42 @@ impl Engine {
     pub(super) fn refund_all(&self, snapshot: &Snapshot, hits: &mut [Hit], moment: Moment) {
         debug_assert!(allows(snapshot, hits), "a denied check changes nothing");
         for hit in hits.iter_mut().filter(|hit| hit.refund) {
-            if let Some(asked) = self.asked(snapshot, hit, moment) {
-                self.refund(&asked, hit.cost);
-                (hit.standing, hit.source) = self.look(&asked, Cells::ZERO);
+            if let Some(subject) = self.subject(snapshot, hit, moment) {
+                self.refund(&subject, hit.cost);
+                (hit.standing, hit.source) = self.look(&subject, Cells::ZERO);
                 hit.standing.allowed = true;
             }
         }
     }
 
-    fn refund(&self, asked: &Asked<'_>, cost: Cells) {
-        let Refunded { untold, told } = match asked.state.family {
-            Family::Level => self.refund_level(asked, cost),
-            Family::Carried => {
-                let now = asked.moment.now;
-                self.carried.refund(asked.name, &asked.limit, cost, now)
+    fn refund(&self, subject: &Subject<'_>, cost: Cells) {
+        let RefundOutcome {
+            unreported,
+            reported,
+        } = match subject.state.family {
+            Family::Level => self.refund_level(subject, cost),
+            Family::Caller => {
+                let now = subject.moment.now;
+                self.carried.refund(subject.name, &subject.limit, cost, now)
             }
-            Family::Window => self.windows.refund(&asked.window(), cost),
+            Family::Window => self.windows.refund(&subject.window(), cost),
         };
-        if asked.state.reported {
-            self.stats.count(Stat::CellsRefunded, untold.get());
-            let unix = asked.moment.unix;
-            let told = ToldCells { unix, ..told };
-            if told.cells > Cells::ZERO && self.refunds.0.push((asked.store_key(), told)).is_ok() {
-                self.wanting.ring();
+        if subject.state.reported {
+            self.stats.count(Stat::CellsRefunded, unreported.get());
+            let unix = subject.moment.unix;
+            let reported = ReportedCells { unix, ..reported };
+            if reported.cells > Cells::ZERO
+                && self.refunds.0.push((subject.store_key(), reported)).is_ok()
+            {
+                self.sync_queue.wake();
             }
         }
     }
 
-    fn refund_level(&self, asked: &Asked<'_>, cost: Cells) -> Refunded {
-        let (now, interval) = (asked.moment.now, asked.limit.interval());
+    fn refund_level(&self, subject: &Subject<'_>, cost: Cells) -> RefundOutcome {
+        let (now, interval) = (subject.moment.now, subject.limit.interval());
         let price = interval.times(cost);
-        let key = self.table_key(asked);
+        let key = self.table_key(subject);
         let step = |tat: Nanos| {
             let after = tat.before(price).max(now).max(Nanos::new(1));
             ((after < tat).then_some(after), (tat.since(after), after))
@@ -103,30 +108,30 @@ impl Engine {
         let mut remembered = false;
         let touched = match self.table.touch(&key, step) {
             // Its bucket may still be that of a former limit: a check of nothing brings it over.
-            Touched::Missing if !asked.state.former.is_empty() => {
-                remembered = asked.state.former.iter().any(|former| {
-                    let former = self.table.key(asked.name, former.variant);
+            Touch::Missing if !subject.state.former.is_empty() => {
+                remembered = subject.state.former.iter().any(|former| {
+                    let former = self.table.key(subject.name, former.variant);
                     self.table.ghost(&former, now).is_some()
                 });
-                let _ = self.admit_in_step(asked, Cells::ZERO);
+                let _ = self.admit_synced(subject, Cells::ZERO);
                 self.table.touch(&key, step)
             }
-            touched @ (Touched::Held(..) | Touched::Missing) => touched,
+            touched @ (Touch::Held(..) | Touch::Missing) => touched,
         };
-        let Touched::Held((emptied, tat), tenancy) = touched else {
-            self.refund_remembered(asked, price);
-            return Refunded::default();
+        let Touch::Held((emptied, tat), tenancy) = touched else {
+            self.refund_remembered(subject, price);
+            return RefundOutcome::default();
         };
         if remembered {
-            return Refunded::default();
+            return RefundOutcome::default();
         }
         let given_back = emptied.cells_up(interval).min(cost);
-        let untold = self.table.unbook(&tenancy, given_back);
-        Refunded {
-            untold,
-            told: ToldCells {
-                cells: given_back.less(untold),
-                price: emptied.less(interval.times(untold)),
+        let unreported = self.table.unbook(&tenancy, given_back);
+        RefundOutcome {
+            unreported,
+            reported: ReportedCells {
+                cells: given_back.less(unreported),
+                price: emptied.less(interval.times(unreported)),
                 tat,
                 unix: Span::ZERO,
             },
@@ -136,8 +141,8 @@ impl Engine {
     /// Gives back cells of a key that is not held. As of any that is only remembered, nobody knows whether the store was
     /// told of them: it hears nothing.
     #[cold]
-    fn refund_remembered(&self, asked: &Asked<'_>, price: Span) {
-        let (now, key) = (asked.moment.now, self.table_key(asked));
+    fn refund_remembered(&self, subject: &Subject<'_>, price: Span) {
+        let (now, key) = (subject.moment.now, self.table_key(subject));
         let permit = self.table.permit(&key);
         if self.table.tat(&key).is_none()
             && let Some(tat) = self.table.ghost(&key, now)

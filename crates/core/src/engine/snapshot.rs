@@ -19,14 +19,14 @@ const FORMER_LIMITS_MAX: usize = 8;
 
 /// Who asks with a limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum CallerRule {
     /// `CL.THROTTLE`: a key and a limit, and nothing else.
     Throttle,
     /// A descriptor that overrides the limit of its rule.
     Override,
 }
 
-impl Carrier {
+impl CallerRule {
     /// Every one, in the order of their rules.
     pub const ALL: [Self; 2] = [Self::Throttle, Self::Override];
 
@@ -44,7 +44,7 @@ impl Carrier {
 pub struct Snapshot {
     rules: Rules,
     /// The rules of callers that carry their limit.
-    carried: [Rule; Carrier::ALL.len()],
+    caller_rules: [Rule; CallerRule::ALL.len()],
     /// Of the rules, and then of the carried ones.
     states: Vec<RuleState>,
     by_id: HashMap<u64, RuleIndex>,
@@ -114,13 +114,14 @@ impl Snapshot {
         (fleet, reporting): (&FleetKey, bool),
         version: u64,
     ) -> Self {
-        let carried = Carrier::ALL.map(|by| Rule::at(by.name(), &[], rules.carried().clone()));
-        states.extend(carried.iter().map(|rule| RuleState {
-            family: Family::Carried,
+        let caller_rules =
+            CallerRule::ALL.map(|by| Rule::at(by.name(), &[], rules.caller_spec().clone()));
+        states.extend(caller_rules.iter().map(|rule| RuleState {
+            family: Family::Caller,
             ..state(rule, fleet, reporting)
         }));
         let ids = states.iter().enumerate();
-        let mut known = rules.all().iter().chain(&carried).zip(&states);
+        let mut known = rules.all().iter().chain(&caller_rules).zip(&states);
         Self {
             asks: known.any(|(rule, state)| {
                 state.reported && rule.spec.consistency == Consistency::Strict
@@ -128,7 +129,7 @@ impl Snapshot {
             charges: rules.all().iter().any(|rule| rule.spec.count_rejected),
             by_id: ids.map(|(index, state)| (state.id, index)).collect(),
             rules,
-            carried,
+            caller_rules,
             states,
             version,
         }
@@ -190,8 +191,8 @@ impl Snapshot {
     }
 
     /// Where the rule of callers stands that carry their limit: behind those that are configured.
-    pub const fn carried(&self, by: Carrier) -> RuleIndex {
-        self.states.len() - Carrier::ALL.len() + by as usize
+    pub const fn caller_rule(&self, by: CallerRule) -> RuleIndex {
+        self.states.len() - CallerRule::ALL.len() + by as usize
     }
 
     /// A rule and what the engine knows of it. The index comes from these rules.
@@ -199,7 +200,7 @@ impl Snapshot {
         let rules = self.rules.all();
         let rule = match rules.get(index) {
             Some(rule) => rule,
-            None => &self.carried[index - rules.len()],
+            None => &self.caller_rules[index - rules.len()],
         };
         (rule, &self.states[index])
     }

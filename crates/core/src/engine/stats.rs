@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::shards::Room;
-use super::table::Entered;
+use super::striped_map::Room;
+use super::table::SlotOrigin;
 
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Stat {
     EvictedInUse,
     /// Checks of keys that came for the first time while the table was full, or for which there was no slot. What they
     /// have used is remembered.
-    KeptOut,
+    Unheld,
     /// Admitted cells that no store will hear of, because their key had to leave.
     CellsLost,
     /// Admitted cells that no store will hear of, because they had drained when their key left.
@@ -49,19 +49,19 @@ impl Stats {
     }
 
     /// Counts how a key entered the table; `None` is one that was not let in.
-    pub(super) fn entered(&self, entered: Option<Entered>) {
+    pub(super) fn entered(&self, entered: Option<SlotOrigin>) {
         match entered {
-            Some(Entered::Vacant) => {}
-            Some(Entered::Settled) => self.count(Stat::EvictedSettled, 1),
-            Some(Entered::Netted(cells)) => {
+            Some(SlotOrigin::Vacant) => {}
+            Some(SlotOrigin::Settled) => self.count(Stat::EvictedSettled, 1),
+            Some(SlotOrigin::Netted(cells)) => {
                 self.count(Stat::EvictedNetted, 1);
                 self.count(Stat::CellsNetted, cells.get());
             }
-            Some(Entered::InUse(cells)) => {
+            Some(SlotOrigin::InUse(cells)) => {
                 self.count(Stat::EvictedInUse, 1);
                 self.count(Stat::CellsLost, cells.get());
             }
-            Some(Entered::Nowhere) | None => self.count(Stat::KeptOut, 1),
+            Some(SlotOrigin::Nowhere) | None => self.count(Stat::Unheld, 1),
         }
     }
 
@@ -76,7 +76,7 @@ impl Stats {
                 self.count(Stat::EvictedInUse, 1);
                 self.count(Stat::CellsLost, cells.get());
             }
-            Room::Nowhere => self.count(Stat::KeptOut, 1),
+            Room::Nowhere => self.count(Stat::Unheld, 1),
         }
     }
 }

@@ -9,37 +9,24 @@
 
 use smallvec::SmallVec;
 
-use super::admit::Asked;
+use super::admit::Subject;
 use super::answer::{Answer, Hit, Hits, Source};
-use super::check::{allows, matched};
+use super::check::{CheckStep, Question, allows};
 use super::collect::window_index;
-use super::errand::Undone;
-use super::shards::Room;
 use super::snapshot::Snapshot;
-use super::table::Touched;
-use super::windows::Mirrored;
+use super::store_request::StoreFailure;
+use super::striped_map::Room;
+use super::table::Touch;
+use super::windows::WindowCounts;
 use super::{Engine, InForce, Stale};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::Lookup;
-use crate::pure::sync::{Family, Take, Taken, Told};
-use crate::pure::{Cells, Check, Moment, Nanos, Span, Standing};
-
-/// A check that has begun.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every check is decided at once, and that must not allocate"
-)]
-#[derive(Debug)]
-pub enum Begun {
-    /// It is decided already.
-    Decided(Answer),
-    /// The store is to be asked.
-    Asking(Box<Plan>),
-}
+use crate::pure::sync::{Family, StoreState, Take, Taken};
+use crate::pure::{Cells, Moment, Nanos, Span, Standing};
 
 /// A check that waits for the store.
 #[derive(Debug)]
-pub struct Plan {
+pub struct StorePlan {
     snapshot: InForce,
     hits: Hits,
     domain_known: bool,
@@ -52,7 +39,7 @@ pub struct Plan {
 struct Ask {
     hit: usize,
     take: Take,
-    result: Result<Taken, Undone>,
+    result: Result<Taken, StoreFailure>,
 }
 
 impl Ask {
@@ -63,14 +50,14 @@ impl Ask {
 
 /// A check that has come to its end.
 #[derive(Debug)]
-pub struct Finished {
+pub struct CheckEnd {
     /// The answer. `None` if the rules were swapped meanwhile: the check begins again.
     pub answer: Option<Answer>,
     /// What was taken and is not needed.
     pub give_back: Vec<Take>,
 }
 
-impl Plan {
+impl StorePlan {
     /// What is to be taken in the store, all at the same time.
     pub fn takes(&self) -> impl ExactSizeIterator<Item = Take> + '_ {
         self.asks.iter().map(|ask| ask.take)
@@ -87,35 +74,15 @@ impl Plan {
 }
 
 impl Engine {
-    /// Decides `check` at `moment`, or says what has to be taken in the store first. Never waits.
-    #[inline]
-    pub fn begin(&self, check: &Check<'_>, moment: Moment) -> Begun {
-        self.begin_with(|rules| matched(rules, check), moment)
-    }
-
-    /// The same for whatever meets these hits under the rules.
-    #[inline]
-    pub(super) fn begin_with(
-        &self,
-        met: impl Fn(&Snapshot) -> (Hits, Lookup),
-        moment: Moment,
-    ) -> Begun {
-        let snapshot = self.in_force();
-        match snapshot.asks() {
-            false => Begun::Decided(self.decided(snapshot, met, moment)),
-            true => self.begin_strict(snapshot, met, moment),
-        }
-    }
-
-    fn begin_strict(
+    pub(super) fn begin_strict(
         &self,
         mut snapshot: InForce,
-        met: impl Fn(&Snapshot) -> (Hits, Lookup),
+        question: Question<'_>,
         moment: Moment,
-    ) -> Begun {
+    ) -> CheckStep {
         loop {
-            let (hits, lookup) = met(&snapshot);
-            let mut plan = Plan {
+            let (hits, lookup) = question.hits(&snapshot);
+            let mut plan = StorePlan {
                 snapshot,
                 hits,
                 domain_known: lookup == Lookup::Walked,
@@ -123,15 +90,15 @@ impl Engine {
                 asks: SmallVec::new(),
             };
             match self.look_first(&mut plan) {
-                Ok(Some(allowed)) => return Begun::Decided(plan.into_answer(allowed)),
-                Ok(None) => return Begun::Asking(Box::new(plan)),
+                Ok(Some(allowed)) => return CheckStep::Decided(plan.into_answer(allowed)),
+                Ok(None) => return CheckStep::NeedsStore(Box::new(plan)),
                 Err(Stale) => snapshot = self.in_force(),
             }
         }
     }
 
     /// Decides what needs no store, and otherwise plans what to take there.
-    fn look_first(&self, plan: &mut Plan) -> Result<Option<bool>, Stale> {
+    fn look_first(&self, plan: &mut StorePlan) -> Result<Option<bool>, Stale> {
         let (snapshot, hits, moment) = (&*plan.snapshot, &mut plan.hits, plan.began);
         // While its lane is cut off, a rule goes its way without the store.
         let asks = |hit: &Hit| {
@@ -159,16 +126,16 @@ impl Engine {
             let asking = asking.filter(|(_, hit)| hit.standing.allowed && asks(hit));
             plan.asks = asking
                 .filter_map(|(index, hit)| {
-                    let asked = self.asked(snapshot, hit, moment)?;
+                    let subject = self.subject(snapshot, hit, moment)?;
                     Some(Ask {
                         hit: index,
                         take: Take {
-                            key: asked.store_key(),
-                            terms: asked.terms(),
+                            key: subject.store_key(),
+                            terms: subject.terms(),
                             cost: hit.cost,
-                            charge: asked.rule.spec.count_rejected,
+                            charge: subject.rule.spec.count_rejected,
                         },
-                        result: Err(Undone),
+                        result: Err(StoreFailure),
                     })
                 })
                 .collect();
@@ -179,14 +146,14 @@ impl Engine {
         self.decide(snapshot, hits, moment).map(Some)
     }
 
-    /// Ends a check with what the store said to each of [`Plan::takes`], in their order. What it did not say counts as
+    /// Ends a check with what the store said to each of [`StorePlan::takes`], in their order. What it did not say counts as
     /// not done.
     pub fn finish(
         &self,
-        mut plan: Box<Plan>,
-        results: &[Result<Taken, Undone>],
+        mut plan: Box<StorePlan>,
+        results: &[Result<Taken, StoreFailure>],
         moment: Moment,
-    ) -> Finished {
+    ) -> CheckEnd {
         for (ask, result) in plan.asks.iter_mut().zip(results) {
             ask.result = *result;
         }
@@ -201,40 +168,52 @@ impl Engine {
             }
             Err(Stale) => taken.map(|ask| ask.take).collect(),
         };
-        Finished {
+        CheckEnd {
             answer: settled.ok().map(|allowed| plan.into_answer(allowed)),
             give_back,
         }
     }
 
     /// Commits on all rules, or on none.
-    fn settle(&self, plan: &mut Plan, moment: Moment) -> Result<bool, Stale> {
+    fn settle(&self, plan: &mut StorePlan, moment: Moment) -> Result<bool, Stale> {
         let (snapshot, hits, asks) = (&*plan.snapshot, &mut plan.hits, &plan.asks);
         for ask in asks {
             let hit = &mut hits[ask.hit];
-            match (self.asked(snapshot, hit, moment), ask.result) {
-                (Some(asked), Err(Undone)) => {
-                    let alone = true;
-                    (hit.standing, hit.source) = self.look(&Asked { alone, ..asked }, hit.cost);
+            match (self.subject(snapshot, hit, moment), ask.result) {
+                (Some(subject), Err(StoreFailure)) => {
+                    let detached = true;
+                    (hit.standing, hit.source) = self.look(
+                        &Subject {
+                            detached,
+                            ..subject
+                        },
+                        hit.cost,
+                    );
                 }
-                (Some(asked), Ok(Taken { taken: false, told })) => {
-                    self.follow(&asked, told, plan.began);
-                    hit.standing = self.refused(&asked, told, hit.cost);
+                (
+                    Some(subject),
+                    Ok(Taken {
+                        taken: false,
+                        store_state,
+                    }),
+                ) => {
+                    self.follow(&subject, store_state, plan.began);
+                    hit.standing = self.refused(&subject, store_state, hit.cost);
                     hit.source = Source::Strict;
-                    hit.capped = matches!(told, Told::Level { capped: true, .. });
+                    hit.capped = matches!(store_state, StoreState::Level { capped: true, .. });
                 }
                 (_, Ok(Taken { taken: true, .. })) | (None, _) => {}
             }
         }
         if allows(snapshot, hits) {
             self.admit_all(snapshot, hits, moment, |index, hit| {
-                let asked = self.asked(snapshot, hit, moment)?;
+                let subject = self.subject(snapshot, hit, moment)?;
                 match asks.iter().find(|ask| ask.hit == index) {
-                    None => Some(asked),
+                    None => Some(subject),
                     Some(Ask { result: Ok(_), .. }) => None,
-                    Some(_) => Some(Asked {
-                        alone: true,
-                        ..asked
+                    Some(_) => Some(Subject {
+                        detached: true,
+                        ..subject
                     }),
                 }
             })?;
@@ -251,11 +230,14 @@ impl Engine {
         }
         for ask in asks.iter().filter(|ask| allowed || ask.take.charge) {
             let hit = &mut hits[ask.hit];
-            if let Ok(Taken { taken: true, told }) = ask.result
-                && let Some(asked) = self.asked(snapshot, hit, moment)
+            if let Ok(Taken {
+                taken: true,
+                store_state,
+            }) = ask.result
+                && let Some(subject) = self.subject(snapshot, hit, moment)
             {
-                self.follow(&asked, told, plan.began);
-                hit.standing = self.taken(&asked, told, hit.cost);
+                self.follow(&subject, store_state, plan.began);
+                hit.standing = self.taken(&subject, store_state, hit.cost);
                 hit.source = Source::Strict;
             }
         }
@@ -264,37 +246,37 @@ impl Engine {
 
     /// Brings the key's bucket to what the store said when it was asked at `began`. That is the earliest it can hold
     /// for: a bucket that is behind the store asks once more, one that is ahead of it would deny what the store has.
-    fn follow(&self, asked: &Asked<'_>, told: Told, began: Moment) {
-        let asked = &Asked {
+    fn follow(&self, subject: &Subject<'_>, store_state: StoreState, began: Moment) {
+        let subject = &Subject {
             moment: began,
-            ..*asked
+            ..*subject
         };
         let now = began.now;
-        match told {
-            Told::Level { level, .. } => {
-                let level = level.min(asked.terms().level_max());
-                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
-                if !self.set_or_enter(asked, now.after(level), full) && full {
-                    self.mitigations.put(asked.name, now.after(level), now);
+        match store_state {
+            StoreState::Level { level, .. } => {
+                let level = level.min(subject.terms().level_max());
+                let full = level.plus(subject.limit.interval()) > subject.limit.capacity();
+                if !self.set_or_enter(subject, now.after(level), full) && full {
+                    self.mitigations.put(subject.name, now.after(level), now);
                 }
             }
-            Told::Window {
+            StoreState::Window {
                 current,
                 previous,
                 left,
             } => {
                 let ends = began.unix.plus(left);
                 let room = self.windows.mirror(
-                    &asked.window(),
-                    Mirrored {
-                        index: window_index(ends, asked.limit.window()),
+                    &subject.window(),
+                    WindowCounts {
+                        index: window_index(ends, subject.limit.window()),
                         current,
                         previous,
                     },
                 );
                 self.stats.room(room);
-                if room == Room::Nowhere && current >= Cells::new(asked.limit.requests()) {
-                    self.mitigations.put(asked.name, now.after(left), now);
+                if room == Room::Nowhere && current >= Cells::new(subject.limit.requests()) {
+                    self.mitigations.put(subject.name, now.after(left), now);
                 }
             }
         }
@@ -302,58 +284,60 @@ impl Engine {
 
     /// Sets the key's TAT to `ends`, and lets the key enter for that. `false` if there is no place for it. An answer that
     /// was overtaken by a later one sets it too low: the store is then asked once more.
-    fn set_or_enter(&self, asked: &Asked<'_>, ends: Nanos, full: bool) -> bool {
-        let key = self.table_key(asked);
+    fn set_or_enter(&self, subject: &Subject<'_>, ends: Nanos, full: bool) -> bool {
+        let key = self.table_key(subject);
         let ends = ends.max(Nanos::new(1));
-        let set = || match asked.state.family {
-            Family::Carried => self.carried.set(asked.name, &asked.limit, ends, full),
+        let set = || match subject.state.family {
+            Family::Caller => self.carried.set(subject.name, &subject.limit, ends, full),
             Family::Level | Family::Window => match self.table.touch(&key, |_| (Some(ends), ())) {
-                Touched::Held((), _) => {
+                Touch::Held((), _) => {
                     self.table.mitigate(&key, full);
                     true
                 }
-                Touched::Missing => false,
+                Touch::Missing => false,
             },
         };
         // Under rules that were swapped meanwhile it cannot enter, and need not.
-        set() || (self.admit_in_step(asked, Cells::ZERO).is_ok() && set())
+        set() || (self.admit_synced(subject, Cells::ZERO).is_ok() && set())
     }
 
     /// What to say of a key whose cells the store has taken.
-    fn taken(&self, asked: &Asked<'_>, told: Told, cost: Cells) -> Standing {
-        let standing = self.told(asked, told, Cells::ZERO);
+    fn taken(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
+        let standing = self.store_state(subject, store_state, Cells::ZERO);
         Standing {
             allowed: true,
             retry_after: None,
             // In a queue one waits for those ahead, not for oneself.
-            delay: standing.delay.less(asked.limit.interval().times(cost)),
+            delay: standing.delay.less(subject.limit.interval().times(cost)),
             ..standing
         }
     }
 
     /// What to say of a key that the store has refused cells of.
-    fn refused(&self, asked: &Asked<'_>, told: Told, cost: Cells) -> Standing {
-        let standing = self.told(asked, told, cost);
+    fn refused(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
+        let standing = self.store_state(subject, store_state, cost);
         if !standing.allowed {
             return standing;
         }
         // There is room again by now, or memory knows less than the store.
-        let wait = match told {
-            Told::Level { .. } => Span::nanos(1),
-            Told::Window { left, .. } => left,
+        let wait = match store_state {
+            StoreState::Level { .. } => Span::nanos(1),
+            StoreState::Window { left, .. } => left,
         };
         Standing {
             allowed: false,
             retry_after: Some(wait),
             delay: Span::ZERO,
-            ..self.told(asked, told, Cells::ZERO)
+            ..self.store_state(subject, store_state, Cells::ZERO)
         }
     }
 
-    fn told(&self, asked: &Asked<'_>, told: Told, cost: Cells) -> Standing {
-        match told {
-            Told::Level { level, .. } => asked.decide(asked.moment.now.after(level), cost).1,
-            Told::Window { .. } => self.look_in_step(asked, cost).0,
+    fn store_state(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
+        match store_state {
+            StoreState::Level { level, .. } => {
+                subject.decide(subject.moment.now.after(level), cost).1
+            }
+            StoreState::Window { .. } => self.look_synced(subject, cost).0,
         }
     }
 }

@@ -88,7 +88,7 @@ impl TableKey {
 
 /// What became of an attempt to change a bucket.
 #[derive(Debug)]
-pub enum Touched<'a, R> {
+pub enum Touch<'a, R> {
     /// The key is held, and this is what the caller's function said of it. The tenancy is for [`Table::book`].
     Held(R, Tenancy<'a>),
     /// The key is not held.
@@ -127,7 +127,7 @@ impl BucketState {
 
 /// What became of cells that were noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Booked {
+pub enum Booking {
     /// They are pending.
     Noted,
     /// They are pending, and with them the key has reached its trigger.
@@ -138,7 +138,7 @@ pub enum Booked {
 
 /// How a key got its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entered {
+pub enum SlotOrigin {
     /// A vacant one.
     Vacant,
     /// One whose key was as good as new: its bucket was full again and everything of it collected.
@@ -155,7 +155,7 @@ pub enum Entered {
 #[derive(Clone, Copy, Debug)]
 pub struct Entrance<'a> {
     /// How it got its slot.
-    pub how: Entered,
+    pub how: SlotOrigin,
     /// The TAT it started with, and its stay; `None` if it got no slot.
     pub held: Option<(Nanos, Tenancy<'a>)>,
 }
@@ -311,12 +311,12 @@ impl Table {
     /// How `key` stands, if it is held.
     pub fn look(&self, key: &TableKey) -> Option<BucketState> {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(tat, tenancy) => Some(BucketState {
+            Touch::Held(tat, tenancy) => Some(BucketState {
                 tat,
                 mitigated: tenancy.is_mitigated(),
                 granted: tenancy.granted(),
             }),
-            Touched::Missing => None,
+            Touch::Missing => None,
         }
     }
 
@@ -327,7 +327,7 @@ impl Table {
         &self,
         key: &TableKey,
         mut step: impl FnMut(Nanos) -> (Option<Nanos>, R),
-    ) -> Touched<'_, R> {
+    ) -> Touch<'_, R> {
         self.touch_granted(key, |tat, _| step(tat))
     }
 
@@ -337,7 +337,7 @@ impl Table {
         &self,
         key: &TableKey,
         mut step: impl FnMut(Nanos, Option<ShareCode>) -> (Option<Nanos>, R),
-    ) -> Touched<'_, R> {
+    ) -> Touch<'_, R> {
         while let Some(Found {
             slot,
             book,
@@ -350,7 +350,7 @@ impl Table {
                 let next = match next {
                     Some(next) => next.get(),
                     None if slot.tat().load(Ordering::Acquire) == tat => {
-                        return Touched::Held(said, Tenancy { slot, book });
+                        return Touch::Held(said, Tenancy { slot, book });
                     }
                     None => break,
                 };
@@ -361,29 +361,29 @@ impl Table {
                     Ordering::AcqRel,
                     Ordering::Acquire,
                 ) {
-                    Ok(_) => return Touched::Held(said, Tenancy { slot, book }),
+                    Ok(_) => return Touch::Held(said, Tenancy { slot, book }),
                     Err(current) if is_live(current) && slot.carries(key) => tat = current,
                     Err(_) => break,
                 }
             }
         }
-        Touched::Missing
+        Touch::Missing
     }
 
     /// Notes `cells` as admitted and not yet collected.
     #[inline(always)]
-    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booked {
+    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booking {
         let after = |book: u64| {
             (book & PENDING_MAX)
                 .saturating_add(cells.get())
                 .min(PENDING_MAX)
         };
         let Some(book) = tenancy.update_book(|book| book & !PENDING_MAX | after(book)) else {
-            return Booked::Left;
+            return Booking::Left;
         };
         match trigger(book).is_crossed(book & PENDING_MAX, after(book)) {
-            true => Booked::Triggered,
-            false => Booked::Noted,
+            true => Booking::Triggered,
+            false => Booking::Noted,
         }
     }
 
@@ -399,7 +399,7 @@ impl Table {
     /// Collects what was noted for `key` since the last time. With `freeze` the key is in flight from then on and keeps
     /// its slot until [`Table::land`]. `None` if it is not held.
     pub fn collect(&self, key: &TableKey, freeze: bool) -> Option<Collected> {
-        let Touched::Held(tat, tenancy) = self.touch(key, |tat| (None, tat)) else {
+        let Touch::Held(tat, tenancy) = self.touch(key, |tat| (None, tat)) else {
             return None;
         };
         let in_flight = if freeze { IN_FLIGHT } else { 0 };
@@ -413,15 +413,15 @@ impl Table {
     /// What is noted for `key` and not collected; `None` if it is not held.
     pub fn pending(&self, key: &TableKey) -> Option<Cells> {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(_, Tenancy { book, .. }) => Some(pending(book)),
-            Touched::Missing => None,
+            Touch::Held(_, Tenancy { book, .. }) => Some(pending(book)),
+            Touch::Missing => None,
         }
     }
 
     /// Ends the flight of `key`, if it is in one, grants all of it again, and sets at how many pending cells it wants to be
     /// collected and whether the fleet's level denies it. `true` if as many are pending already.
     pub fn land(&self, key: &TableKey, trigger: Trigger, mitigated: bool) -> bool {
-        let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
+        let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
             return false;
         };
         let mitigated = if mitigated { MITIGATED } else { 0 };
@@ -435,7 +435,7 @@ impl Table {
 
     /// Ends the flight of `key`, if it is in one, and grants it by `share` from now on.
     pub fn grant_by_share(&self, key: &TableKey, share: ShareCode, mitigated: bool) {
-        if let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
+        if let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
             let mitigated = if mitigated { MITIGATED } else { 0 };
             let set = u64::from(share.code()) << TRIGGER_SHIFT | mitigated | BY_SHARE;
             let cleared = TRIGGER_BITS | IN_FLIGHT | MITIGATED | SHARE_DENIED;
@@ -455,14 +455,14 @@ impl Table {
     /// Whether the share of `key` has denied a check since it was granted.
     pub fn is_share_denied(&self, key: &TableKey) -> bool {
         match self.touch(key, |tat| (None, tat)) {
-            Touched::Held(_, Tenancy { book, .. }) => book & SHARE_DENIED != 0,
-            Touched::Missing => false,
+            Touch::Held(_, Tenancy { book, .. }) => book & SHARE_DENIED != 0,
+            Touch::Missing => false,
         }
     }
 
     /// Sets whether the fleet's level denies `key`.
     pub fn mitigate(&self, key: &TableKey, mitigated: bool) {
-        if let Touched::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
+        if let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
             let set = if mitigated { MITIGATED } else { 0 };
             let _ = tenancy.update_book(|book| book & !MITIGATED | set);
         }
@@ -523,13 +523,13 @@ impl Table {
             // `take` left the last tenant's TAT here.
             Some((slot, index)) => {
                 let old_tat = slot.high().load(Ordering::Relaxed);
-                (slot, index, Entered::Vacant, old_tat)
+                (slot, index, SlotOrigin::Vacant, old_tat)
             }
             None => match self.claim_victim(key, now) {
                 Some(claimed) => claimed,
                 None => {
                     return Entrance {
-                        how: Entered::Nowhere,
+                        how: SlotOrigin::Nowhere,
                         held: None,
                     };
                 }
@@ -699,7 +699,11 @@ impl Table {
     /// one of which the smallest part is in use, so that a key at its limit stays; of those the one that will be full
     /// soonest. None in flight, unless it was collected between the look and the claim: its cells are reported all the
     /// same, and its ghost keeps its level.
-    fn claim_victim(&self, key: &TableKey, now: Nanos) -> Option<(Slot<'_>, usize, Entered, u64)> {
+    fn claim_victim(
+        &self,
+        key: &TableKey,
+        now: Nanos,
+    ) -> Option<(Slot<'_>, usize, SlotOrigin, u64)> {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
         // two whole groups the key stays out.
         for _ in 0..GROUP {
@@ -722,9 +726,9 @@ impl Table {
             if self.evict(slot, tat, now) {
                 let lost = pending(slot.end_tenancy());
                 let entered = match (in_use, lost) {
-                    (true, lost) => Entered::InUse(lost),
-                    (false, Cells::ZERO) => Entered::Settled,
-                    (false, lost) => Entered::Netted(lost),
+                    (true, lost) => SlotOrigin::InUse(lost),
+                    (false, Cells::ZERO) => SlotOrigin::Settled,
+                    (false, lost) => SlotOrigin::Netted(lost),
                 };
                 return Some((slot, index, entered, tat));
             }

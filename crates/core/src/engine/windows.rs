@@ -1,11 +1,11 @@
-//! The state of windowed rules: a count over windows does not fit one word, so it is kept in [`Shards`].
+//! The state of windowed rules: a count over windows does not fit one word, so it is kept in [`StripedMap`].
 
 use std::sync::MutexGuard;
 
 use super::ghosts::{Ghost, Ghosts};
-use super::refund::{Refunded, ToldCells};
-use super::shards::{Entry, Kept, Missed, Room, Shard, Shards};
-use super::table::Booked;
+use super::refund::{RefundOutcome, ReportedCells};
+use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
+use super::table::Booking;
 use crate::pure::algorithm::summary::Summary;
 use crate::pure::algorithm::window::WindowState;
 use crate::pure::algorithm::{fixed_window, gcra};
@@ -17,12 +17,12 @@ use crate::pure::{Algorithm, Cells, Limit, Nanos, Rule, Span, Standing};
 struct Counted {
     state: WindowState,
     limit: Limit,
-    untold: Untold,
+    unreported: Unreported,
 }
 
 /// What the store has not been told of a key, and what it last told.
 #[derive(Clone, Copy, Debug)]
-struct Untold {
+struct Unreported {
     /// Cells of windows before the newest: they go first, because a delta has one age.
     older: Cells,
     /// Cells of the newest window that has any.
@@ -38,12 +38,12 @@ struct Untold {
     /// Until when that share is used: a TAT on the calendar's time line.
     share_tat: Nanos,
     /// The store's window and its count when it was last heard, less what is given back there since.
-    told: (u64, Cells),
+    reported: (u64, Cells),
     /// What was refunded while an answer is on its way, and is not pending.
     returning: Cells,
 }
 
-impl Untold {
+impl Unreported {
     const fn new(trigger: Trigger) -> Self {
         Self {
             older: Cells::ZERO,
@@ -54,7 +54,7 @@ impl Untold {
             granted: None,
             share_denied: false,
             share_tat: Nanos::new(0),
-            told: (0, Cells::ZERO),
+            reported: (0, Cells::ZERO),
             returning: Cells::ZERO,
         }
     }
@@ -64,7 +64,7 @@ impl Untold {
     }
 
     /// Notes cells that were admitted at `unix`.
-    fn note(&mut self, window: Span, unix: Span, cells: Cells) -> Booked {
+    fn note(&mut self, window: Span, unix: Span, cells: Cells) -> Booking {
         if self.newest > Cells::ZERO && self.since[1].whole(window) != unix.whole(window) {
             if self.older == Cells::ZERO {
                 self.since[0] = self.since[1];
@@ -78,8 +78,8 @@ impl Untold {
         let before = self.pending();
         self.newest = self.newest.plus(cells);
         match self.trigger.cells() {
-            Some(at) if before < at && at <= self.pending() => Booked::Triggered,
-            Some(_) | None => Booked::Noted,
+            Some(at) if before < at && at <= self.pending() => Booking::Triggered,
+            Some(_) | None => Booking::Noted,
         }
     }
 
@@ -98,11 +98,11 @@ impl Untold {
 
     /// The flight has ended with this count of the store, if any. Answers which cells of its window this pod expects the
     /// store to have, `own` of them told just now.
-    fn landed(&mut self, told: Option<(u64, Cells)>, own: Cells) -> Cells {
+    fn landed(&mut self, reported: Option<(u64, Cells)>, own: Cells) -> Cells {
         let returning = std::mem::take(&mut self.returning);
-        let (index, known) = self.told;
-        let (index_told, count) = told.unwrap_or((index, known.less(returning)));
-        self.told = (index_told, count);
+        let (index, known) = self.reported;
+        let (index_told, count) = reported.unwrap_or((index, known.less(returning)));
+        self.reported = (index_told, count);
         self.in_flight = false;
         self.granted = None;
         self.share_denied = false;
@@ -129,17 +129,17 @@ impl Untold {
     }
 }
 
-impl Kept for Counted {
+impl Evictable for Counted {
     fn pending(&self) -> Cells {
-        self.untold.pending()
+        self.unreported.pending()
     }
 
     fn is_in_flight(&self) -> bool {
-        self.untold.in_flight
+        self.unreported.in_flight
     }
 
     /// Smaller is missed less: windows that have passed, then the least used part of a limit, then the soonest to pass.
-    fn missed(&self, now: Nanos) -> Missed {
+    fn missed(&self, now: Nanos) -> EvictionRank {
         let unix = Span::nanos(now.get());
         let ends = self.state.ends(&self.limit, unix);
         let used = u128::from(self.used(unix).get()) << 32;
@@ -154,7 +154,7 @@ impl Kept for Counted {
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Windows(Shards<Counted>);
+pub struct Windows(StripedMap<Counted>);
 
 /// A key of a windowed rule at one instant.
 #[derive(Clone, Copy, Debug)]
@@ -200,7 +200,7 @@ pub enum Grant {
 
 /// What the store said of a key's window.
 #[derive(Clone, Copy, Debug)]
-pub struct Heard {
+pub struct WindowReport {
     /// Which window.
     pub index: u64,
     /// All cells of it, without those that this pod has yet to give back there.
@@ -211,7 +211,7 @@ pub struct Heard {
 
 /// What the store said of a key that it decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Mirrored {
+pub struct WindowCounts {
     /// Which window.
     pub index: u64,
     /// All cells of it.
@@ -224,7 +224,7 @@ impl Windows {
     /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let ghosts = Ghosts::of_windows(keys_max, seeds);
-        Self(Shards::new(keys_max, seeds, ghosts))
+        Self(StripedMap::new(keys_max, seeds, ghosts))
     }
 
     /// Keys held.
@@ -239,17 +239,17 @@ impl Windows {
 
     /// Whether `key` is held.
     pub fn holds(&self, key: &WindowKey<'_>) -> bool {
-        self.shard(key.name).get(key.name).is_some()
+        self.stripe(key.name).get(key.name).is_some()
     }
 
     /// What a check of `cost` would be told. Changes nothing. A key that is not held starts with `opening` cells, or with
     /// what is remembered of it.
     pub fn look(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Standing {
-        let mut shard = self.shard(key.name);
-        match shard.get_mut(key.name) {
+        let mut stripe = self.stripe(key.name);
+        match stripe.get_mut(key.name) {
             Some(counted) => {
                 let standing = counted.under(key).look(key.limit, key.unix, cost);
-                match counted.untold.share_of(key, cost) {
+                match counted.unreported.share_of(key, cost) {
                     Some((_, by_share)) => stricter(standing, by_share),
                     None => standing,
                 }
@@ -260,12 +260,12 @@ impl Windows {
 
     /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts as in [`Windows::look`].
     pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> WindowAdmission {
-        let mut shard = self.shard(key.name);
-        if let Some(counted) = shard.get_mut(key.name) {
+        let mut stripe = self.stripe(key.name);
+        if let Some(counted) = stripe.get_mut(key.name) {
             return counted.admit(key, cost);
         }
-        drop(shard);
-        let (standing, room) = self.with(key, (opening, Entry::IfKnown), |state| {
+        drop(stripe);
+        let (standing, room) = self.with(key, (opening, Admittance::IfKnown), |state| {
             let standing = state.decide(key.limit, key.unix, cost);
             (standing, standing.allowed)
         });
@@ -278,32 +278,32 @@ impl Windows {
 
     /// Grants the key by `share` from now on, and ends its flight, if it is in one.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
-        if let Some(Counted { untold, .. }) = self.shard(name).get_mut(name) {
-            untold.in_flight = false;
-            untold.granted = Some(share);
-            untold.share_denied = false;
-            untold.trigger = Trigger::EACH;
+        if let Some(Counted { unreported, .. }) = self.stripe(name).get_mut(name) {
+            unreported.in_flight = false;
+            unreported.granted = Some(share);
+            unreported.share_denied = false;
+            unreported.trigger = Trigger::EACH;
         }
     }
 
     /// Whether the share of the key has denied a check since it was granted.
     pub fn is_share_denied(&self, name: u128) -> bool {
-        let shard = self.shard(name);
-        shard
+        let stripe = self.stripe(name);
+        stripe
             .get(name)
-            .is_some_and(|counted| counted.untold.share_denied)
+            .is_some_and(|counted| counted.unreported.share_denied)
     }
 
     /// Whether more than half of the window is used; of a key that is not held it is not.
     pub fn is_half_used(&self, key: &WindowKey<'_>) -> bool {
-        let shard = self.shard(key.name);
-        let used = shard.get(key.name).map(|counted| counted.used(key.unix));
+        let stripe = self.stripe(key.name);
+        let used = stripe.get(key.name).map(|counted| counted.used(key.unix));
         used.is_some_and(|used| used.plus(used) > Cells::new(key.limit.requests()))
     }
 
     /// Counts `cost` although it was denied. A key that is not held starts with what is remembered of it.
     pub fn charge(&self, key: &WindowKey<'_>, cost: Cells) -> Room {
-        self.with(key, (Cells::ZERO, Entry::Sure), |state| {
+        self.with(key, (Cells::ZERO, Admittance::Sure), |state| {
             (state.charge(key.limit, key.unix, cost), true)
         })
         .1
@@ -311,134 +311,142 @@ impl Windows {
 
     /// Takes back what an admission at this instant counted.
     pub fn give_back(&self, key: &WindowKey<'_>, cost: Cells) {
-        let mut shard = self.shard(key.name);
-        match shard.get_mut(key.name) {
+        let mut stripe = self.stripe(key.name);
+        match stripe.get_mut(key.name) {
             Some(counted) => counted.under(key).give_back(key.limit, key.unix, cost),
             None => self.change_ghost(key, |state| state.give_back(key.limit, key.unix, cost)),
         }
     }
 
     /// Gives back `cost` cells of this window, as far as they were used, and says how many of them the store may know of.
-    pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> Refunded {
-        let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(key.name) else {
+    pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> RefundOutcome {
+        let mut stripe = self.stripe(key.name);
+        let Some(counted) = stripe.get_mut(key.name) else {
             // Nobody knows whether the store was told of what is remembered: it hears nothing.
             self.change_ghost(key, |state| {
                 state.refund(key.limit, key.unix, cost);
             });
-            return Refunded::default();
+            return RefundOutcome::default();
         };
         let given_back = counted.under(key).refund(key.limit, key.unix, cost);
-        let untold = counted.untold.take_back(key, given_back);
-        let told = given_back.less(untold);
+        let unreported = counted.unreported.take_back(key, given_back);
+        let reported = given_back.less(unreported);
         // The store will have as many less, and that is no news then.
-        match counted.untold.in_flight {
-            true => counted.untold.returning = counted.untold.returning.plus(told),
-            false => counted.untold.told.1 = counted.untold.told.1.less(told),
+        match counted.unreported.in_flight {
+            true => counted.unreported.returning = counted.unreported.returning.plus(reported),
+            false => counted.unreported.reported.1 = counted.unreported.reported.1.less(reported),
         }
-        Refunded {
-            untold,
-            told: ToldCells {
-                cells: told,
-                ..ToldCells::default()
+        RefundOutcome {
+            unreported,
+            reported: ReportedCells {
+                cells: reported,
+                ..ReportedCells::default()
             },
         }
     }
 
     /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
-    pub fn book(&self, key: &WindowKey<'_>, trigger: Trigger, cells: Cells) -> Booked {
-        match self.shard(key.name).get_mut(key.name) {
+    pub fn book(&self, key: &WindowKey<'_>, trigger: Trigger, cells: Cells) -> Booking {
+        match self.stripe(key.name).get_mut(key.name) {
             Some(counted) => {
-                if counted.untold.trigger == Trigger::NEVER {
-                    counted.untold.trigger = trigger;
+                if counted.unreported.trigger == Trigger::NEVER {
+                    counted.unreported.trigger = trigger;
                 }
-                counted.untold.note(key.limit.window(), key.unix, cells)
+                counted.unreported.note(key.limit.window(), key.unix, cells)
             }
-            None => Booked::Left,
+            None => Booking::Left,
         }
     }
 
     /// Collects what was noted of one window, and for how long it has been there. The key is in flight from then on and
     /// keeps its place until [`Windows::land`]. `None` if it is not held.
     pub fn collect(&self, key: &WindowKey<'_>) -> Option<(Cells, Span)> {
-        let mut shard = self.shard(key.name);
-        let untold = &mut shard.get_mut(key.name)?.untold;
-        untold.in_flight = true;
-        let (cells, since) = untold.take();
+        let mut stripe = self.stripe(key.name);
+        let unreported = &mut stripe.get_mut(key.name)?.unreported;
+        unreported.in_flight = true;
+        let (cells, since) = unreported.take();
         Some((cells, key.unix.less(since)))
     }
 
     /// Ends the flight of a key: counts what other pods admitted in the store's window `index`, which has `current`
     /// cells, `own` of them told just now. `true` if the key wants another round already.
-    pub fn land(&self, key: &WindowKey<'_>, trigger: Trigger, heard: Option<Heard>) -> bool {
-        let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(key.name) else {
+    pub fn land(
+        &self,
+        key: &WindowKey<'_>,
+        trigger: Trigger,
+        news_received: Option<WindowReport>,
+    ) -> bool {
+        let mut stripe = self.stripe(key.name);
+        let Some(counted) = stripe.get_mut(key.name) else {
             return false;
         };
-        let told = heard.map(|heard| (heard.index, heard.current));
-        let own = heard.map_or(Cells::ZERO, |heard| heard.own);
-        let expected = counted.untold.landed(told, own);
-        counted.untold.trigger = trigger;
-        if let Some(heard) = heard {
-            let is_this_one = heard.index == index_of(key);
+        let reported =
+            news_received.map(|news_received| (news_received.index, news_received.current));
+        let own = news_received.map_or(Cells::ZERO, |news_received| news_received.own);
+        let expected = counted.unreported.landed(reported, own);
+        counted.unreported.trigger = trigger;
+        if let Some(news_received) = news_received {
+            let is_this_one = news_received.index == index_of(key);
             let state = counted.under(key);
-            state.charge(key.limit, key.unix, heard.current.less(expected));
+            state.charge(key.limit, key.unix, news_received.current.less(expected));
             if is_this_one {
                 // Other pods gave cells back, or the store has lost some.
-                state.refund(key.limit, key.unix, expected.less(heard.current));
+                state.refund(key.limit, key.unix, expected.less(news_received.current));
             }
         }
-        let pending = counted.untold.pending();
+        let pending = counted.unreported.pending();
         trigger.cells().is_some_and(|at| pending >= at)
     }
 
     /// Makes the key's counts those of the store, with what that has not been told. Whether there was room.
-    pub fn mirror(&self, key: &WindowKey<'_>, heard: Mirrored) -> Room {
-        let ((), room) = self.with(key, (Cells::ZERO, Entry::Sure), |_| ((), true));
-        let mut shard = self.shard(key.name);
-        let Some(counted) = shard.get_mut(key.name) else {
+    pub fn mirror(&self, key: &WindowKey<'_>, news_received: WindowCounts) -> Room {
+        let ((), room) = self.with(key, (Cells::ZERO, Admittance::Sure), |_| ((), true));
+        let mut stripe = self.stripe(key.name);
+        let Some(counted) = stripe.get_mut(key.name) else {
             return room;
         };
-        let (index, known) = counted.untold.told;
-        let known = if index == heard.index {
+        let (index, known) = counted.unreported.reported;
+        let known = if index == news_received.index {
             known
         } else {
             Cells::ZERO
         };
-        counted.untold.told = (heard.index, heard.current);
-        let untold = &counted.untold;
-        let comparable = heard.index == index_of(key);
+        counted.unreported.reported = (news_received.index, news_received.current);
+        let unreported = &counted.unreported;
+        let comparable = news_received.index == index_of(key);
         // A log knows more than two counts, and cells on their way may be in the store's count or not.
-        if key.rule.spec.algorithm == Algorithm::SlidingLog || untold.in_flight || !comparable {
-            let foreign = heard.current.less(known);
+        if key.rule.spec.algorithm == Algorithm::SlidingLog || unreported.in_flight || !comparable {
+            let foreign = news_received.current.less(known);
             counted.under(key).charge(key.limit, key.unix, foreign);
             return room;
         }
-        let current = heard.current.plus(untold.pending());
+        let current = news_received.current.plus(unreported.pending());
         let earlier = key.unix.less(key.limit.window());
         counted.limit = *key.limit;
         counted.state = fresh(key, Cells::ZERO);
-        counted.state.charge(key.limit, earlier, heard.previous);
+        counted
+            .state
+            .charge(key.limit, earlier, news_received.previous);
         counted.state.charge(key.limit, key.unix, current);
         room
     }
 
     /// Lets a key enter of which only that is known that the fleet has used up its window.
     pub fn mirror_full(&self, key: &WindowKey<'_>) -> Room {
-        let heard = Mirrored {
+        let news_received = WindowCounts {
             index: index_of(key),
             current: Cells::new(key.limit.requests()),
             previous: Cells::ZERO,
         };
-        self.mirror(key, heard)
+        self.mirror(key, news_received)
     }
 
     /// Collects all that was noted of a key.
-    pub fn hush(&self, name: u128) -> Cells {
-        match self.shard(name).get_mut(name) {
+    pub fn take_silent(&self, name: u128) -> Cells {
+        match self.stripe(name).get_mut(name) {
             Some(counted) => {
-                let cells = counted.untold.pending();
-                (counted.untold.older, counted.untold.newest) = (Cells::ZERO, Cells::ZERO);
+                let cells = counted.unreported.pending();
+                (counted.unreported.older, counted.unreported.newest) = (Cells::ZERO, Cells::ZERO);
                 cells
             }
             None => Cells::ZERO,
@@ -447,16 +455,16 @@ impl Windows {
 
     /// Ends the flight of a key without an answer. It wants to be told of its next cell.
     pub fn release(&self, name: u128) {
-        if let Some(counted) = self.shard(name).get_mut(name) {
-            let _ = counted.untold.landed(None, Cells::ZERO);
-            counted.untold.trigger = Trigger::EACH;
+        if let Some(counted) = self.stripe(name).get_mut(name) {
+            let _ = counted.unreported.landed(None, Cells::ZERO);
+            counted.unreported.trigger = Trigger::EACH;
         }
     }
 
     /// Fills the key's window, if it is held: the fleet has used it up. Says how many cells that took.
     pub fn fill(&self, key: &WindowKey<'_>) -> Option<Cells> {
-        let mut shard = self.shard(key.name);
-        let state = shard.get_mut(key.name)?.under(key);
+        let mut stripe = self.stripe(key.name);
+        let state = stripe.get_mut(key.name)?.under(key);
         let left = state.look(key.limit, key.unix, Cells::ZERO).remaining;
         state.charge(key.limit, key.unix, left);
         Some(left)
@@ -464,8 +472,8 @@ impl Windows {
 
     /// The cells that are used of the key's window; none of one that is not held.
     pub fn used(&self, key: &WindowKey<'_>) -> Cells {
-        let mut shard = self.shard(key.name);
-        let counted = shard.get_mut(key.name);
+        let mut stripe = self.stripe(key.name);
+        let counted = stripe.get_mut(key.name);
         counted.map_or(Cells::ZERO, |counted| {
             counted.under(key);
             counted.used(key.unix)
@@ -474,7 +482,7 @@ impl Windows {
 
     /// Takes back what filled the key's window.
     pub fn unfill(&self, key: &WindowKey<'_>, cells: Cells) {
-        if let Some(counted) = self.shard(key.name).get_mut(key.name) {
+        if let Some(counted) = self.stripe(key.name).get_mut(key.name) {
             counted.under(key).refund(key.limit, key.unix, cells);
         }
     }
@@ -498,28 +506,28 @@ impl Windows {
     fn with<R>(
         &self,
         key: &WindowKey<'_>,
-        (opening, entry): (Cells, Entry),
+        (opening, entry): (Cells, Admittance),
         step: impl FnOnce(&mut WindowState) -> (R, bool),
     ) -> (R, Room) {
-        let mut shard = self.shard(key.name);
-        if let Some(counted) = shard.get_mut(key.name) {
+        let mut stripe = self.stripe(key.name);
+        if let Some(counted) = stripe.get_mut(key.name) {
             return (step(counted.under(key)).0, Room::Free);
         }
-        let (mut state, told) = self.unheld(key, opening);
+        let (mut state, reported) = self.unheld(key, opening);
         let (said, keep) = step(&mut state);
         if !keep {
             return (said, Room::Free);
         }
-        let mut untold = Untold::new(Trigger::NEVER);
-        untold.told = (index_of(key), told);
+        let mut unreported = Unreported::new(Trigger::NEVER);
+        unreported.reported = (index_of(key), reported);
         let counted = Counted {
             state,
             limit: *key.limit,
-            untold,
+            unreported,
         };
         let room = self
             .0
-            .put(&mut shard, (key.name, counted), entry, key.now());
+            .put(&mut stripe, (key.name, counted), entry, key.now());
         (said, room)
     }
 
@@ -533,8 +541,8 @@ impl Windows {
         let Some(state) = remembered else {
             return (fresh(key, opening), Cells::ZERO);
         };
-        let told = state.counted(key.limit, key.unix);
-        (state, told)
+        let reported = state.counted(key.limit, key.unix);
+        (state, reported)
     }
 
     /// The state of a key that is not held and remembered. Its shard is held by the caller.
@@ -564,7 +572,7 @@ impl Windows {
         }
     }
 
-    fn shard(&self, name: u128) -> MutexGuard<'_, Shard<Counted>> {
+    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<Counted>> {
         self.0.of(name)
     }
 }
@@ -587,7 +595,7 @@ impl Counted {
     /// the window and in the share.
     fn admit(&mut self, key: &WindowKey<'_>, cost: Cells) -> WindowAdmission {
         let room = Room::Free;
-        let Some((share_tat, by_share)) = self.untold.share_of(key, cost) else {
+        let Some((share_tat, by_share)) = self.unreported.share_of(key, cost) else {
             return WindowAdmission {
                 standing: self.under(key).decide(key.limit, key.unix, cost),
                 room,
@@ -601,10 +609,10 @@ impl Counted {
         };
         let grant = match (standing.allowed, by_share.allowed) {
             (true, true) => {
-                self.untold.share_tat = share_tat;
+                self.unreported.share_tat = share_tat;
                 Grant::Share
             }
-            (true, false) if !std::mem::replace(&mut self.untold.share_denied, true) => {
+            (true, false) if !std::mem::replace(&mut self.unreported.share_denied, true) => {
                 Grant::FirstDenial
             }
             (true, false) | (false, _) => Grant::Share,

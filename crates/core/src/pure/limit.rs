@@ -180,12 +180,12 @@ impl Limit {
     ///
     /// ```
     /// use tidegate_core::pure::{Limit, LimitFault, Span};
-    /// let limit = Limit::carried(16, 30, 60)?;
+    /// let limit = Limit::from_caller(16, 30, 60)?;
     /// assert_eq!((limit.interval(), limit.capacity()), (Span::seconds(2), Span::seconds(32)));
-    /// assert_eq!(Limit::carried(1, 3, 1)?.interval(), Span::nanos(333_333_333));
+    /// assert_eq!(Limit::from_caller(1, 3, 1)?.interval(), Span::nanos(333_333_333));
     /// # Ok::<(), LimitFault>(())
     /// ```
-    pub fn carried(burst: u64, count: u64, seconds: u64) -> Result<Self, LimitFault> {
+    pub fn from_caller(burst: u64, count: u64, seconds: u64) -> Result<Self, LimitFault> {
         if burst == 0 || count == 0 {
             return Err(LimitFault::NoBurst);
         }

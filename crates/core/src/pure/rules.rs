@@ -20,7 +20,7 @@ pub struct Rules {
     rules: Vec<Rule>,
     domains: BTreeMap<String, Domain>,
     forms: Forms,
-    carried: RuleSpec,
+    caller_spec: RuleSpec,
 }
 
 /// Which entries are put in another form before they are looked at.
@@ -38,7 +38,7 @@ impl Default for Rules {
             rules: Vec::new(),
             domains: BTreeMap::new(),
             forms: Forms::default(),
-            carried: RuleSpec::unlimited(),
+            caller_spec: RuleSpec::unlimited(),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Rules {
     #[must_use]
     pub fn with_defaults(self, defaults: &RuleSpec) -> Self {
         Self {
-            carried: RuleSpec {
+            caller_spec: RuleSpec {
                 consistency: defaults.consistency,
                 on_store_error: defaults.on_store_error,
                 report: defaults.report,
@@ -120,8 +120,8 @@ impl Rules {
     }
 
     /// What holds for callers that carry their limit.
-    pub const fn carried(&self) -> &RuleSpec {
-        &self.carried
+    pub const fn caller_spec(&self) -> &RuleSpec {
+        &self.caller_spec
     }
 
     /// Every rule, in the order of the configuration.

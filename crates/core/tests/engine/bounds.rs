@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use tidegate_core::engine::table::{Entered, Table, Taken};
+use tidegate_core::engine::table::{SlotOrigin, Table, Taken};
 use tidegate_core::engine::{Engine, Stat};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Nanos, Unit};
 
@@ -68,7 +68,7 @@ fn a_fill_to_the_bound_evicts_nobody() {
         let name = u128::from(dice.below(u64::MAX)) << 64 | u128::from(dice.below(u64::MAX));
         let key = table.key(name, 0);
         let entrance = table.enter(&table.permit(&key), &key, bucket, Nanos::new(START));
-        in_use += usize::from(entrance.how != Entered::Vacant);
+        in_use += usize::from(entrance.how != SlotOrigin::Vacant);
     }
     assert_eq!((in_use, table.held()), (0, KEYS as u64));
 }
@@ -135,15 +135,15 @@ fn the_key_that_is_missed_least_leaves() {
         (3, now + 9, 0), // in use: fourth
         (4, now + 1, 2), // in use for a nanosecond more: third
     ] {
-        assert_eq!(enter(name, tat, pending), Entered::Vacant);
+        assert_eq!(enter(name, tat, pending), SlotOrigin::Vacant);
     }
-    assert_eq!(enter(5, now + 100, 0), Entered::Settled);
+    assert_eq!(enter(5, now + 100, 0), SlotOrigin::Settled);
     assert!(!held(2) && held(1) && held(3) && held(4) && held(5));
-    assert_eq!(enter(6, now + 100, 0), Entered::Netted(Cells::new(3)));
+    assert_eq!(enter(6, now + 100, 0), SlotOrigin::Netted(Cells::new(3)));
     assert!(!held(1) && held(3) && held(4));
-    assert_eq!(enter(7, now + 100, 0), Entered::InUse(Cells::new(2)));
+    assert_eq!(enter(7, now + 100, 0), SlotOrigin::InUse(Cells::new(2)));
     assert!(!held(4) && held(3));
-    assert_eq!(enter(8, now + 100, 0), Entered::InUse(Cells::ZERO));
+    assert_eq!(enter(8, now + 100, 0), SlotOrigin::InUse(Cells::ZERO));
     assert!(!held(3) && held(5) && held(6) && held(7) && held(8));
     assert_eq!(table.held(), 4);
 }
@@ -197,6 +197,6 @@ fn nobody_gains_a_cell_by_being_kept_out() {
             assert!(admitted <= 5, "{} got {admitted}", algorithm.name());
             assert!(admitted >= 1, "{} was shut out", algorithm.name());
         }
-        assert!(engine.stats().total(Stat::KeptOut) > 0);
+        assert!(engine.stats().total(Stat::Unheld) > 0);
     }
 }

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::engine::rounds::{Pace, Rounds, Trip};
+use tidegate_core::engine::sync::{Pace, PodSync, Trip};
 use tidegate_core::engine::{Answer, Engine, Setup, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
-use tidegate_core::pure::sync::{News, NewsKind, Reply, Share, StoreKey, Told};
+use tidegate_core::pure::sync::{News, NewsKind, Reply, Share, StoreKey, StoreState};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 
 use crate::world::{SECOND, START, a_second, ask, engine, left, node, rule, rules, setup};
@@ -97,7 +97,7 @@ fn without_count_rejected_a_denied_check_uses_nothing() {
 
 /// What a check of `cost` is told: whether it passes, what was charged, whether that is less than all of it, what is
 /// left, and the seconds to wait.
-fn told(engine: &Engine, cost: u64, at: u64) -> (bool, u64, bool, u64, Option<u64>) {
+fn store_state(engine: &Engine, cost: u64, at: u64) -> (bool, u64, bool, u64, Option<u64>) {
     let answer = ask(engine, ("key", "v"), cost, at);
     let hit = answer.hits().first().expect("a rule matched");
     let wait = hit.standing.retry_after.map(|wait| wait.get() / SECOND);
@@ -113,17 +113,32 @@ fn a_charge_books_one_burst_at_most_and_debt_is_one_burst_at_most() {
         Algorithm::LeakyBucket,
     ] {
         let engine = limiting(counting(budgets()[0], algorithm));
-        assert_eq!(told(&engine, 5_000, START), (false, 1_000, true, 0, None));
+        assert_eq!(
+            store_state(&engine, 5_000, START),
+            (false, 1_000, true, 0, None)
+        );
         // The wait is that for the same check after what was charged.
-        assert_eq!(told(&engine, 600, START), (false, 600, false, 0, Some(72)));
-        assert_eq!(told(&engine, 600, START), (false, 400, true, 0, Some(96)));
-        assert_eq!(told(&engine, 600, START), (false, 0, true, 0, Some(96)));
+        assert_eq!(
+            store_state(&engine, 600, START),
+            (false, 600, false, 0, Some(72))
+        );
+        assert_eq!(
+            store_state(&engine, 600, START),
+            (false, 400, true, 0, Some(96))
+        );
+        assert_eq!(
+            store_state(&engine, 600, START),
+            (false, 0, true, 0, Some(96))
+        );
         // The debt drains at 1,000 a minute, and is charged again.
         let later = START + 6 * SECOND;
-        assert_eq!(told(&engine, 600, later), (false, 100, true, 0, Some(96)));
-        assert!(!told(&engine, 1, START + 66 * SECOND).0);
+        assert_eq!(
+            store_state(&engine, 600, later),
+            (false, 100, true, 0, Some(96))
+        );
+        assert!(!store_state(&engine, 1, START + 66 * SECOND).0);
         let repaid = START + 67 * SECOND;
-        assert_eq!(told(&engine, 1, repaid), (true, 0, false, 14, None));
+        assert_eq!(store_state(&engine, 1, repaid), (true, 0, false, 14, None));
     }
 }
 
@@ -131,7 +146,7 @@ fn a_charge_books_one_burst_at_most_and_debt_is_one_burst_at_most() {
 fn a_limit_of_nothing_has_nothing_to_charge() {
     let ban = Limit::new(0, Unit::Second, 1, None).expect("a sound limit");
     let engine = limiting(counting(ban, Algorithm::Gcra));
-    assert_eq!(told(&engine, 5, START), (false, 0, false, 0, None));
+    assert_eq!(store_state(&engine, 5, START), (false, 0, false, 0, None));
 }
 
 /// At the cap nothing becomes pending: a flood costs the store what a bucket takes and then the rate, not more.
@@ -242,27 +257,27 @@ fn a_pod_that_charged_denies_by_itself() {
 }
 
 /// The rounds of a pod that hears of nobody else.
-fn rounds() -> Rounds {
+fn rounds() -> PodSync {
     let pace = Pace {
         interval: Span::seconds(1),
         accuracy: Share::of(1, 10),
     };
-    Rounds::new(pace, 1_000)
+    PodSync::new(pace, 1_000)
 }
 
 /// Tells the store what is pending 2 ms later, and answers that the key's level is its price. The cells told.
-fn tell(engine: &Engine, rounds: &mut Rounds, now: u64) -> u64 {
+fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
     let _ = rounds.turn(engine, Moment::at(now));
     let later = Moment::at(now + SECOND / 500);
-    let mut told = 0;
+    let mut store_state = 0;
     for call in rounds.turn(engine, later).calls {
         let delta = call.deltas.first().expect("one key");
-        told += delta.gross.get();
+        store_state += delta.gross.get();
         let reply = Reply {
             applied: true,
             sequence: call.sequence,
             gross: delta.gross,
-            told: vec![Told::Level {
+            store_state: vec![StoreState::Level {
                 level: delta.price,
                 demand: 0,
                 capped: false,
@@ -275,7 +290,7 @@ fn tell(engine: &Engine, rounds: &mut Rounds, now: u64) -> u64 {
         };
         rounds.answered(engine, call.lane, &reply, trip);
     }
-    told
+    store_state
 }
 
 /// The books are of what was admitted and of what was charged. Only admitted cells above capacity are overshoot.
@@ -310,7 +325,7 @@ fn a_charge_of_a_key_that_the_fleet_denies_frees_nothing() {
             key: key_of(&engine),
             kind: NewsKind::Full(Span::seconds(1)),
         };
-        rounds().heard(&engine, news, Moment::at(START));
+        rounds().news_received(&engine, news, Moment::at(START));
         for _ in 0..5 {
             let answer = ask(&engine, ("key", "v"), 1, START + 1);
             assert!(!answer.allowed(), "{}", algorithm.name());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate_core::engine::Engine;
-use tidegate_core::engine::table::{Booked, Table, Taken, Touched};
+use tidegate_core::engine::table::{Booking, Table, Taken, Touch};
 use tidegate_core::pure::algorithm::gcra;
 use tidegate_core::pure::{Algorithm, Cells, Nanos};
 
@@ -162,8 +162,8 @@ fn what_is_collected_is_what_was_admitted() {
                             let next = gcra::admit(&limit, tat, now, Cells::new(2));
                             (next, next.is_some())
                         };
-                        if let Touched::Held(true, tenancy) = table.touch(&key, step) {
-                            assert_eq!(table.book(&tenancy, Cells::new(2)), Booked::Noted);
+                        if let Touch::Held(true, tenancy) = table.touch(&key, step) {
+                            assert_eq!(table.book(&tenancy, Cells::new(2)), Booking::Noted);
                             admitted.fetch_add(2, Ordering::Relaxed);
                         }
                     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use tidegate_core::engine::{Engine, Setup, Shares, Source};
+use tidegate_core::engine::{Engine, Setup, Shares, Source, Verdict};
 use tidegate_core::pure::rule::{OnStoreError, RuleSpec};
 use tidegate_core::pure::sync::{Demand, Share};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Unit};
@@ -108,7 +108,10 @@ fn only_allow_forgives_and_only_deny_wants_the_store() {
         let second = ask(&engine, ("key", "v"), 1, START);
         let forgiven = second.hits()[0].forgiven;
         assert_eq!(forgiven, on_store_error == OnStoreError::Allow);
-        assert_eq!(second.unavailable(), on_store_error == OnStoreError::Deny);
+        assert_eq!(
+            second.verdict() == Verdict::StoreUnavailable,
+            on_store_error == OnStoreError::Deny
+        );
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use tidegate_core::engine::Engine;
 use tidegate_core::pure::{Algorithm, Limit, Moment, Unit};
 
-use crate::carried::throttle;
+use crate::caller_limits::throttle;
 use crate::world::{Dice, SECOND, START, ask, engine, node, rule, rules};
 
 const KEYS_MAX: usize = 800;

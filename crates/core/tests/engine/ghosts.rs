@@ -1,8 +1,8 @@
 //! Keys that are remembered and not held: what is used, refunded and told of them while the table is full.
 
-use tidegate_core::engine::{Answer, Begun, Engine, Throttle};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
-use tidegate_core::pure::sync::Told;
+use tidegate_core::pure::sync::StoreState;
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Rules, Span, Unit};
 
 use crate::refund::{Pod, an_hour, refund};
@@ -72,7 +72,7 @@ fn a_key_that_is_not_held_gets_back_what_it_is_refunded() {
 #[test]
 fn a_limit_of_a_caller_that_is_not_held_is_refunded() {
     let engine = engine(16, one_rule(an_hour(1), Algorithm::Gcra));
-    let limit = Limit::carried(10, 1, 60).expect("a sound limit");
+    let limit = Limit::from_caller(10, 1, 60).expect("a sound limit");
     let throttle = |key: &[u8], cost, refund| -> Answer {
         let cost = Cells::new(cost);
         let throttle = Throttle {
@@ -81,9 +81,9 @@ fn a_limit_of_a_caller_that_is_not_held_is_refunded() {
             cost,
             refund,
         };
-        match engine.begin_throttle(&throttle, Moment::at(START)) {
-            Begun::Decided(answer) => answer,
-            Begun::Asking(_) => unreachable!("there is no store"),
+        match engine.begin(Question::Throttle(&throttle), Moment::at(START)) {
+            CheckStep::Decided(answer) => answer,
+            CheckStep::NeedsStore(_) => unreachable!("there is no store"),
         }
     };
     assert!(throttle(b"a", 4, false).allowed());
@@ -167,16 +167,16 @@ fn what_was_told_of_a_key_is_not_counted_twice() {
     for algorithm in WINDOWED {
         let mut pod = Pod::holding(1, always(an_hour(10), algorithm));
         pod.now = AT;
-        let mut told = [0_u64; 2];
+        let mut store_state = [0_u64; 2];
         for round in 0..6 {
             let nth = round % 2;
             let value = ["a", "b"][nth];
             // Whoever is not held comes twice before it gets the place.
             assert!(admits(&pod.engine, value, pod.now), "{algorithm:?} {round}");
             for call in pod.turns(20).0 {
-                told[nth] += call.deltas[0].billed.get();
-                let answer = Told::Window {
-                    current: Cells::new(told[nth]),
+                store_state[nth] += call.deltas[0].billed.get();
+                let answer = StoreState::Window {
+                    current: Cells::new(store_state[nth]),
                     previous: Cells::ZERO,
                     left: Span::nanos(HOUR - pod.now % HOUR),
                 };

@@ -13,7 +13,7 @@
 
 mod all_or_nothing;
 mod bounds;
-mod carried;
+mod caller_limits;
 mod charge;
 mod exact;
 mod fallback;

@@ -1,9 +1,11 @@
 //! How far a pod believes what it hears on the news channel, which anybody may publish on: never further than the
 //! store confirms.
 
-use tidegate_core::engine::rounds::{Pace, Rounds, Trip, Turn};
-use tidegate_core::engine::{Begun, Engine, Setup, Throttle};
-use tidegate_core::pure::sync::{Beaten, Call, News, NewsKind, Reply, Share, StoreKey, Told};
+use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::{CheckStep, Engine, Question, Setup, Throttle};
+use tidegate_core::pure::sync::{
+    Call, HeartbeatReply, News, NewsKind, Reply, Share, StoreKey, StoreState,
+};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span, Unit};
 
 use crate::world::{SECOND, START, ask, one_rule, setup};
@@ -14,9 +16,9 @@ const HOUR: Span = Span::seconds(3_600);
 /// A pod with a store that the test plays.
 struct Pod {
     engine: Engine,
-    rounds: Rounds,
+    rounds: PodSync,
     now: u64,
-    beats: usize,
+    heartbeats: usize,
     settled: Cells,
 }
 
@@ -32,10 +34,10 @@ impl Pod {
         };
         Self {
             engine: Engine::new(setup, rules),
-            rounds: Rounds::new(pace, 1_024),
+            rounds: PodSync::new(pace, 1_024),
             // The first minute of an hour.
             now: START / HOUR.get() * HOUR.get() + SECOND,
-            beats: 0,
+            heartbeats: 0,
             settled: Cells::ZERO,
         }
     }
@@ -54,53 +56,57 @@ impl Pod {
         let answer = ask(&self.engine, ("key", "a"), 0, self.now);
         let hit = answer.decisive().expect("a hit").clone();
         let moment = Moment::at(self.now);
-        let told = self.engine.store_key(&answer, &hit, moment);
-        told.expect("a key that is told").0
+        let store_state = self.engine.store_key(&answer, &hit, moment);
+        store_state.expect("a key that is told").0
     }
 
-    fn hear(&mut self, key: StoreKey, kind: NewsKind) {
+    fn receive_news(&mut self, key: StoreKey, kind: NewsKind) {
         let moment = Moment::at(self.now);
-        self.rounds.heard(&self.engine, News { key, kind }, moment);
+        self.rounds
+            .news_received(&self.engine, News { key, kind }, moment);
     }
 
     /// Takes turns for so many milliseconds. Signs of life are answered; what is told of keys is returned.
     fn turns(&mut self, millis: u64) -> Vec<Call> {
-        let mut told = Vec::new();
+        let mut store_state = Vec::new();
         for _ in 0..millis {
             self.now += MS;
-            let Turn { calls, beat, .. } = self.rounds.turn(&self.engine, Moment::at(self.now));
-            if beat.is_some() {
-                self.beats += 1;
-                self.beaten(0, Vec::new());
+            let Turn {
+                calls, heartbeat, ..
+            } = self.rounds.turn(&self.engine, Moment::at(self.now));
+            if heartbeat.is_some() {
+                self.heartbeats += 1;
+                self.heartbeat_answered(0, Vec::new());
             }
             for call in calls {
                 match call.deltas.is_empty() {
                     true => self.reply(&call, Vec::new()),
-                    false => told.push(call),
+                    false => store_state.push(call),
                 }
             }
         }
-        told
+        store_state
     }
 
-    fn beaten(&mut self, resets: u64, reset_keys: Vec<StoreKey>) {
-        let beaten = Beaten {
+    fn heartbeat_answered(&mut self, resets: u64, reset_keys: Vec<StoreKey>) {
+        let heartbeat_answered = HeartbeatReply {
             pods: 1,
             resets,
             reset_keys,
         };
         let moment = Moment::at(self.now);
-        self.rounds.beaten(&self.engine, &beaten, moment);
+        self.rounds
+            .heartbeat_answered(&self.engine, &heartbeat_answered, moment);
     }
 
-    fn reply(&mut self, call: &Call, told: Vec<Told>) {
+    fn reply(&mut self, call: &Call, store_state: Vec<StoreState>) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
         let reply = Reply {
             applied: !call.deltas.is_empty(),
             sequence: call.sequence,
             gross: self.settled,
-            told,
+            store_state,
             repaired: 0,
         };
         let trip = Trip {
@@ -111,15 +117,17 @@ impl Pod {
     }
 
     /// What the store says of a key that has so many of its ten cells in use.
-    fn used(&self, algorithm: Algorithm, cells: u64) -> Told {
+    fn used(&self, algorithm: Algorithm, cells: u64) -> StoreState {
         match algorithm {
-            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => Told::Level {
-                level: Span::seconds(360).times(Cells::new(cells)),
-                demand: 0,
-                capped: false,
-            },
+            Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                StoreState::Level {
+                    level: Span::seconds(360).times(Cells::new(cells)),
+                    demand: 0,
+                    capped: false,
+                }
+            }
             Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
-                Told::Window {
+                StoreState::Window {
                     current: Cells::new(cells),
                     previous: Cells::ZERO,
                     left: Span::nanos(HOUR.get() - self.now % HOUR.get()),
@@ -138,9 +146,9 @@ fn news_of_a_full_key_denies_until_the_store_says_otherwise() {
     for algorithm in Algorithm::ALL {
         let mut pod = Pod::hourly(algorithm);
         assert!(pod.allowed());
-        let told = pod.turns(10);
-        pod.reply(&told[0], vec![pod.used(algorithm, 1)]);
-        pod.hear(pod.key(), full(&pod));
+        let store_state = pod.turns(10);
+        pod.reply(&store_state[0], vec![pod.used(algorithm, 1)]);
+        pod.receive_news(pod.key(), full(&pod));
         assert!(!pod.allowed(), "{algorithm:?}");
         let asked = pod.turns(50);
         assert_eq!((asked.len(), asked[0].deltas.len()), (1, 1));
@@ -148,7 +156,7 @@ fn news_of_a_full_key_denies_until_the_store_says_otherwise() {
         pod.reply(&asked[0], vec![pod.used(algorithm, 1)]);
         assert!(pod.allowed(), "{algorithm:?}: the store knows better");
         // Whoever was wrong is not listened to again.
-        pod.hear(pod.key(), full(&pod));
+        pod.receive_news(pod.key(), full(&pod));
         assert!(pod.allowed(), "{algorithm:?}");
     }
 }
@@ -158,9 +166,9 @@ fn what_the_store_does_not_confirm_within_a_second_is_forgotten() {
     for algorithm in Algorithm::ALL {
         let mut pod = Pod::hourly(algorithm);
         assert!(pod.allowed());
-        let told = pod.turns(10);
-        pod.reply(&told[0], vec![pod.used(algorithm, 1)]);
-        pod.hear(pod.key(), full(&pod));
+        let store_state = pod.turns(10);
+        pod.reply(&store_state[0], vec![pod.used(algorithm, 1)]);
+        pod.receive_news(pod.key(), full(&pod));
         assert!(!pod.allowed());
         let _ = pod.turns(900);
         assert!(!pod.allowed(), "{algorithm:?}: it may be true");
@@ -173,7 +181,7 @@ fn what_the_store_does_not_confirm_within_a_second_is_forgotten() {
 fn what_the_store_confirms_holds_for_its_whole_length_and_costs_one_read() {
     for algorithm in Algorithm::ALL {
         let mut pod = Pod::hourly(algorithm);
-        pod.hear(pod.key(), full(&pod));
+        pod.receive_news(pod.key(), full(&pod));
         let mut reads = 0;
         for _ in 0..30 {
             assert!(!pod.allowed(), "{algorithm:?}");
@@ -182,7 +190,7 @@ fn what_the_store_confirms_holds_for_its_whole_length_and_costs_one_read() {
             for call in &asked {
                 pod.reply(call, vec![pod.used(algorithm, 10)]);
             }
-            pod.hear(pod.key(), full(&pod));
+            pod.receive_news(pod.key(), full(&pod));
         }
         assert_eq!(reads, 1, "{algorithm:?}");
     }
@@ -195,9 +203,9 @@ fn a_key_that_nobody_asks_for_costs_nothing_and_is_denied_when_it_is() {
         name: 77,
         ..pod.key()
     };
-    pod.hear(key, full(&pod));
+    pod.receive_news(key, full(&pod));
     assert_eq!(pod.turns(5_000).len(), 0);
-    pod.hear(pod.key(), full(&pod));
+    pod.receive_news(pod.key(), full(&pod));
     let _ = pod.turns(5_000);
     assert!(!pod.allowed());
 }
@@ -206,7 +214,7 @@ fn a_key_that_nobody_asks_for_costs_nothing_and_is_denied_when_it_is() {
 fn news_of_a_key_whose_callers_bring_the_limit_is_asked_about_too() {
     let other = Pod::hourly(Algorithm::Gcra);
     let mut pod = Pod::hourly(Algorithm::Gcra);
-    let limit = Limit::carried(10, 10, 3_600).expect("a sound limit");
+    let limit = Limit::from_caller(10, 10, 3_600).expect("a sound limit");
     let throttle = |pod: &Pod| {
         let throttle = Throttle {
             key: b"k",
@@ -214,17 +222,23 @@ fn news_of_a_key_whose_callers_bring_the_limit_is_asked_about_too() {
             cost: Cells::ONE,
             refund: false,
         };
-        match pod.engine.begin_throttle(&throttle, Moment::at(pod.now)) {
-            Begun::Decided(answer) => answer,
-            Begun::Asking(_) => unreachable!("nothing is strict"),
+        match pod
+            .engine
+            .begin(Question::Throttle(&throttle), Moment::at(pod.now))
+        {
+            CheckStep::Decided(answer) => answer,
+            CheckStep::NeedsStore(_) => unreachable!("nothing is strict"),
         }
     };
     let answer = throttle(&other);
     let hit = answer.decisive().expect("a hit").clone();
     let moment = Moment::at(other.now);
-    let told = other.engine.store_key(&answer, &hit, moment);
+    let store_state = other.engine.store_key(&answer, &hit, moment);
     drop(answer);
-    pod.hear(told.expect("a key that is told").0, NewsKind::Full(HOUR));
+    pod.receive_news(
+        store_state.expect("a key that is told").0,
+        NewsKind::Full(HOUR),
+    );
     assert!(!throttle(&pod).allowed());
     let asked = pod.turns(50);
     assert_eq!(asked.len(), 1);
@@ -237,19 +251,19 @@ fn news_of_a_reset_frees_nothing_and_brings_the_next_sign_of_life_forward() {
     let mut pod = Pod::hourly(Algorithm::Gcra);
     let _ = pod.turns(10);
     assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
-    let before = pod.beats;
-    pod.hear(pod.key(), NewsKind::Reset);
+    let before = pod.heartbeats;
+    pod.receive_news(pod.key(), NewsKind::Reset);
     assert!(!pod.allowed());
     let _ = pod.turns(2);
-    assert_eq!(pod.beats, before + 1);
+    assert_eq!(pod.heartbeats, before + 1);
     assert!(!pod.allowed(), "there is no reset in the log");
     // A flood of it is answered ten times a second, beside the regular one.
     for _ in 0..1_000 {
-        pod.hear(pod.key(), NewsKind::Reset);
+        pod.receive_news(pod.key(), NewsKind::Reset);
         let _ = pod.turns(1);
     }
-    assert!(pod.beats <= before + 12, "{}", pod.beats - before);
-    pod.beaten(1, vec![pod.key()]);
+    assert!(pod.heartbeats <= before + 12, "{}", pod.heartbeats - before);
+    pod.heartbeat_answered(1, vec![pod.key()]);
     assert!(pod.allowed());
 }
 
@@ -259,7 +273,7 @@ fn keys_that_are_only_said_to_be_live_leave_room_for_those_in_use() {
     let known = pod.key();
     for name in 0..5_000 {
         let key = StoreKey { name, ..known };
-        pod.hear(key, NewsKind::Live(HOUR));
+        pod.receive_news(key, NewsKind::Live(HOUR));
     }
     let _ = pod.turns(100);
     assert!(pod.rounds.figures_now(&pod.engine).keys <= 500);

@@ -1,8 +1,8 @@
 //! A pod of a hundred that has more to report than it may: what it grants of keys that would be reported late.
 
-use tidegate_core::engine::rounds::{Pace, Rounds};
+use tidegate_core::engine::sync::{Pace, PodSync};
 use tidegate_core::engine::{Engine, Setup, Source};
-use tidegate_core::pure::sync::{Beaten, Share};
+use tidegate_core::pure::sync::{HeartbeatReply, Share};
 use tidegate_core::pure::{Algorithm, Limit, Moment, Span, Unit};
 
 use crate::world::{SECOND, START, ask, one_rule, setup};
@@ -24,16 +24,16 @@ fn admitted(algorithm: Algorithm, others: u64) -> (usize, Source) {
         interval: Span::seconds(1),
         accuracy: Share::even(10),
     };
-    let mut rounds = Rounds::new(pace, 65_536);
+    let mut rounds = PodSync::new(pace, 65_536);
     let mut now = START;
     for _ in 0..4 {
         let _ = rounds.turn(&engine, Moment::at(now));
-        let beaten = Beaten {
+        let heartbeat_answered = HeartbeatReply {
             pods: PODS,
             resets: 0,
             reset_keys: Vec::new(),
         };
-        rounds.beaten(&engine, &beaten, Moment::at(now));
+        rounds.heartbeat_answered(&engine, &heartbeat_answered, Moment::at(now));
         now += SECOND;
     }
     for other in 0..others {

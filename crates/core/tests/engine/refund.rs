@@ -1,10 +1,12 @@
 //! Cells that are given back: never beyond empty, never of a denied check, and told to the store only if that knows of
 //! them.
 
-use tidegate_core::engine::rounds::{Pace, Rounds, Trip, Turn};
-use tidegate_core::engine::{Answer, Begun, Engine, Setup, Throttle};
+use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Setup, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
-use tidegate_core::pure::sync::{Beaten, Call, News, NewsKind, Refund, Reply, Share, Taken, Told};
+use tidegate_core::pure::sync::{
+    Call, HeartbeatReply, News, NewsKind, Refund, Reply, Share, StoreState, Taken,
+};
 use tidegate_core::pure::{
     Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span, Unit,
 };
@@ -81,8 +83,8 @@ fn a_denied_check_gives_nothing_back_and_one_that_passes_uses_its_other_part() {
 #[test]
 fn a_limit_that_is_carried_is_refunded_at_its_own_price() {
     let engine = engine(64, one_rule(a_second(1, 1), Algorithm::Gcra));
-    let slow = Limit::carried(10, 1, 60).expect("a sound limit");
-    let fast = Limit::carried(60, 1, 1).expect("a sound limit");
+    let slow = Limit::from_caller(10, 1, 60).expect("a sound limit");
+    let fast = Limit::from_caller(60, 1, 1).expect("a sound limit");
     let throttle = |limit, cost, refund| {
         let cost = Cells::new(cost);
         let throttle = Throttle {
@@ -91,9 +93,9 @@ fn a_limit_that_is_carried_is_refunded_at_its_own_price() {
             cost,
             refund,
         };
-        match engine.begin_throttle(&throttle, Moment::at(START)) {
-            Begun::Decided(answer) => answer.decisive().map(|hit| hit.standing.remaining.get()),
-            Begun::Asking(_) => None,
+        match engine.begin(Question::Throttle(&throttle), Moment::at(START)) {
+            CheckStep::Decided(answer) => answer.decisive().map(|hit| hit.standing.remaining.get()),
+            CheckStep::NeedsStore(_) => None,
         }
     };
     assert_eq!(throttle(slow, 10, false), Some(0));
@@ -105,7 +107,7 @@ fn a_limit_that_is_carried_is_refunded_at_its_own_price() {
 /// A pod with a store that the test plays.
 pub struct Pod {
     pub engine: Engine,
-    pub rounds: Rounds,
+    pub rounds: PodSync,
     pub now: u64,
     /// What the store has booked.
     pub settled: Cells,
@@ -131,7 +133,7 @@ impl Pod {
                 },
                 rules,
             ),
-            rounds: Rounds::new(pace, keys_max),
+            rounds: PodSync::new(pace, keys_max),
             now: START,
             settled: Cells::ZERO,
         }
@@ -169,28 +171,32 @@ impl Pod {
 
     /// Answers a call as a store does that has nothing else.
     pub fn answer(&mut self, call: &Call) {
-        let told = |price| Told::Level {
+        let store_state = |price| StoreState::Level {
             level: price,
             demand: 0,
             capped: false,
         };
-        let told = call.deltas.iter().map(|delta| told(delta.price)).collect();
-        self.reply(call, told);
+        let store_state = call
+            .deltas
+            .iter()
+            .map(|delta| store_state(delta.price))
+            .collect();
+        self.reply(call, store_state);
     }
 
-    pub fn reply(&mut self, call: &Call, told: Vec<Told>) {
+    pub fn reply(&mut self, call: &Call, store_state: Vec<StoreState>) {
         let trip = self.trip();
-        self.reply_after(call, told, trip);
+        self.reply_after(call, store_state, trip);
     }
 
-    pub fn reply_after(&mut self, call: &Call, told: Vec<Told>, trip: Trip) {
+    pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: Trip) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
         let reply = Reply {
             applied: true,
             sequence: call.sequence,
             gross: self.settled,
-            told,
+            store_state,
             repaired: 0,
         };
         self.rounds.answered(&self.engine, call.lane, &reply, trip);
@@ -206,25 +212,27 @@ impl Pod {
     /// Is sure of how many pods there are.
     pub fn steady(&mut self, pods: u64) {
         for _ in 0..20 {
-            let beaten = Beaten {
+            let heartbeat_answered = HeartbeatReply {
                 pods,
                 resets: 0,
                 reset_keys: Vec::new(),
             };
             let moment = Moment::at(self.now);
-            self.rounds.beaten(&self.engine, &beaten, moment);
+            self.rounds
+                .heartbeat_answered(&self.engine, &heartbeat_answered, moment);
             self.turns(1_000);
         }
     }
 
-    pub fn throttle(&self, limit: Limit, cost: u64, refund: bool) -> Begun {
+    pub fn throttle(&self, limit: Limit, cost: u64, refund: bool) -> CheckStep {
         let throttle = Throttle {
             key: b"k",
             limit,
             cost: Cells::new(cost),
             refund,
         };
-        self.engine.begin_throttle(&throttle, Moment::at(self.now))
+        self.engine
+            .begin(Question::Throttle(&throttle), Moment::at(self.now))
     }
 }
 
@@ -246,12 +254,12 @@ fn what_was_not_told_yet_is_not_told_at_all() {
     assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
     refund(&pod.engine, &[("a", true)], 4, pod.now);
     let (calls, back) = pod.turns(20);
-    let told: Vec<u64> = calls[0]
+    let store_state: Vec<u64> = calls[0]
         .deltas
         .iter()
         .map(|delta| delta.gross.get())
         .collect();
-    assert_eq!((told, back), (vec![6], vec![]));
+    assert_eq!((store_state, back), (vec![6], vec![]));
 }
 
 #[test]
@@ -324,8 +332,8 @@ fn a_cheap_refund_leaves_the_price_of_what_was_dear() {
         ..RuleSpec::new(a_second(1, 1))
     };
     let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra).with_defaults(&spec));
-    let slow = Limit::carried(10, 10, 3_600).expect("a sound limit");
-    let fast = Limit::carried(1_000, 1_000, 1).expect("a sound limit");
+    let slow = Limit::from_caller(10, 10, 3_600).expect("a sound limit");
+    let fast = Limit::from_caller(1_000, 1_000, 1).expect("a sound limit");
     pod.throttle(slow, 10, false);
     pod.throttle(fast, 10, true);
     let (calls, _) = pod.turns(2_000);
@@ -341,16 +349,19 @@ fn a_refund_of_a_strict_carried_limit_reaches_the_store() {
         ..RuleSpec::new(a_second(1, 1))
     };
     let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra).with_defaults(&spec));
-    let limit = Limit::carried(10, 10, 3_600).expect("a sound limit");
-    let Begun::Asking(plan) = pod.throttle(limit, 10, false) else {
+    let limit = Limit::from_caller(10, 10, 3_600).expect("a sound limit");
+    let CheckStep::NeedsStore(plan) = pod.throttle(limit, 10, false) else {
         unreachable!("the store is asked");
     };
-    let told = Told::Level {
+    let store_state = StoreState::Level {
         level: Span::seconds(3_600),
         demand: 0,
         capped: false,
     };
-    let taken = Ok(Taken { taken: true, told });
+    let taken = Ok(Taken {
+        taken: true,
+        store_state,
+    });
     pod.engine.finish(plan, &[taken], Moment::at(pod.now));
     pod.throttle(limit, 4, true);
     let (_, back) = pod.turns(50);
@@ -388,12 +399,12 @@ fn a_window_is_refunded_once_wherever_its_cells_are() {
                 refunded = 10;
             }
             store += call.deltas[0].billed.get();
-            let told = Told::Window {
+            let store_state = StoreState::Window {
                 current: Cells::new(store),
                 previous: Cells::ZERO,
                 left: rest_of_the_hour(pod.now),
             };
-            pod.reply(&call, vec![told]);
+            pod.reply(&call, vec![store_state]);
         }
         let (_, back) = pod.turns(20);
         store -= back.iter().map(|refund| refund.cells.get()).sum::<u64>();
@@ -415,20 +426,21 @@ fn what_is_refunded_in_a_window_is_not_taken_from_the_one_before() {
         key,
         kind: NewsKind::Full(rest_of_the_hour(pod.now)),
     };
-    pod.rounds.heard(&pod.engine, full, Moment::at(pod.now));
+    pod.rounds
+        .news_received(&pod.engine, full, Moment::at(pod.now));
     refund(&pod.engine, &[("a", true)], 3, pod.now);
     let (calls, _) = pod.turns(2_000);
-    let told = calls.iter().flat_map(|call| &call.deltas);
-    let told: Vec<u64> = told.map(|delta| delta.gross.get()).collect();
-    assert_eq!(told, [5]);
+    let store_state = calls.iter().flat_map(|call| &call.deltas);
+    let store_state: Vec<u64> = store_state.map(|delta| delta.gross.get()).collect();
+    assert_eq!(store_state, [5]);
 }
 
 #[test]
 fn a_carried_key_that_is_only_known_as_full_can_be_reset() {
     let mut pod = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra));
-    let limit = Limit::carried(10, 10, 3_600).expect("a sound limit");
+    let limit = Limit::from_caller(10, 10, 3_600).expect("a sound limit");
     let other = Pod::new(one_rule(a_second(1, 1), Algorithm::Gcra));
-    let Begun::Decided(answer) = other.throttle(limit, 1, false) else {
+    let CheckStep::Decided(answer) = other.throttle(limit, 1, false) else {
         unreachable!("nothing is strict");
     };
     let hit = answer.decisive().expect("a hit").clone();
@@ -436,18 +448,20 @@ fn a_carried_key_that_is_only_known_as_full_can_be_reset() {
     let (key, _) = other.engine.store_key(&answer, &hit, moment).expect("told");
     drop(answer);
     let allowed = |pod: &Pod| match pod.throttle(limit, 1, false) {
-        Begun::Decided(answer) => answer.allowed(),
-        Begun::Asking(_) => unreachable!("nothing is strict"),
+        CheckStep::Decided(answer) => answer.allowed(),
+        CheckStep::NeedsStore(_) => unreachable!("nothing is strict"),
     };
     for kind in [NewsKind::Full(Span::seconds(3_600)), NewsKind::Reset] {
-        pod.rounds.heard(&pod.engine, News { key, kind }, moment);
+        pod.rounds
+            .news_received(&pod.engine, News { key, kind }, moment);
         assert!(!allowed(&pod), "what others say frees nothing");
     }
-    let beaten = Beaten {
+    let heartbeat_answered = HeartbeatReply {
         pods: 1,
         resets: 1,
         reset_keys: vec![key],
     };
-    pod.rounds.beaten(&pod.engine, &beaten, moment);
+    pod.rounds
+        .heartbeat_answered(&pod.engine, &heartbeat_answered, moment);
     assert!(allowed(&pod));
 }

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::engine::rounds::Trip;
-use tidegate_core::engine::{Begun, Engine, Throttle};
+use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
-use tidegate_core::pure::sync::{Beaten, Call, News, NewsKind, Refund, StoreKey, Terms, Told};
+use tidegate_core::pure::sync::{
+    Call, HeartbeatReply, News, NewsKind, Refund, StoreKey, StoreState, Terms,
+};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span};
 
 use crate::refund::{Pod, always, an_hour, refund, rest_of_the_hour, windowed};
@@ -34,7 +36,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn ten_an_hour() -> Limit {
-    Limit::carried(10, 10, 3_600).expect("a sound limit")
+    Limit::from_caller(10, 10, 3_600).expect("a sound limit")
 }
 
 impl Kind {
@@ -92,7 +94,8 @@ impl Kind {
             }
             Self::Caller => {
                 let throttle = throttle_of(ten_an_hour(), (0, false));
-                let Begun::Decided(answer) = engine.begin_throttle(&throttle, Moment::at(now))
+                let CheckStep::Decided(answer) =
+                    engine.begin(Question::Throttle(&throttle), Moment::at(now))
                 else {
                     unreachable!("nothing is strict");
                 };
@@ -111,7 +114,8 @@ impl Kind {
 /// Whether a check of a caller's own limit passes, and how many cells of it are left.
 fn throttle(engine: &Engine, limit: Limit, (cost, refund): (u64, bool), now: u64) -> (bool, u64) {
     let throttle = throttle_of(limit, (cost, refund));
-    let Begun::Decided(answer) = engine.begin_throttle(&throttle, Moment::at(now)) else {
+    let CheckStep::Decided(answer) = engine.begin(Question::Throttle(&throttle), Moment::at(now))
+    else {
         unreachable!("nothing is strict");
     };
     let hit = answer.decisive().expect("a hit");
@@ -135,12 +139,18 @@ struct Store {
 }
 
 impl Store {
-    fn told(&mut self, key: StoreKey, terms: Terms, now: u64, change: impl Fn(u64) -> u64) -> Told {
+    fn store_state(
+        &mut self,
+        key: StoreKey,
+        terms: Terms,
+        now: u64,
+        change: impl Fn(u64) -> u64,
+    ) -> StoreState {
         let value = self.keys.entry(key).or_default();
         match terms {
             Terms::Level { .. } => {
                 *value = change((*value).max(now)).max(now);
-                Told::Level {
+                StoreState::Level {
                     level: Span::nanos(*value - now),
                     demand: 0,
                     capped: false,
@@ -148,7 +158,7 @@ impl Store {
             }
             Terms::Window { .. } => {
                 *value = change(*value);
-                Told::Window {
+                StoreState::Window {
                     current: Cells::new(*value),
                     previous: Cells::ZERO,
                     left: rest_of_the_hour(now),
@@ -157,24 +167,24 @@ impl Store {
         }
     }
 
-    fn apply(&mut self, call: &Call, now: u64) -> Vec<Told> {
+    fn apply(&mut self, call: &Call, now: u64) -> Vec<StoreState> {
         let deltas = call.deltas.iter();
-        let told = deltas.map(|delta| {
+        let store_state = deltas.map(|delta| {
             let more = match delta.terms {
                 Terms::Level { .. } => delta.price.get(),
                 Terms::Window { .. } => delta.billed.get(),
             };
-            self.told(delta.key, delta.terms, now, |value| value + more)
+            self.store_state(delta.key, delta.terms, now, |value| value + more)
         });
-        told.collect()
+        store_state.collect()
     }
 
-    fn give_back(&mut self, refund: &Refund, now: u64) -> Told {
+    fn give_back(&mut self, refund: &Refund, now: u64) -> StoreState {
         let less = match refund.terms {
             Terms::Level { .. } => refund.price.get(),
             Terms::Window { .. } => refund.cells.get(),
         };
-        self.told(refund.key, refund.terms, now, |value| {
+        self.store_state(refund.key, refund.terms, now, |value| {
             value.saturating_sub(less)
         })
     }
@@ -189,20 +199,21 @@ fn an_answer_from_before_the_refund_does_not_undo_it() {
         let (calls, _) = pod.turns(1_500);
         assert_eq!(calls.len(), 1, "{kind:?}");
         assert_eq!(kind.refund(&pod.engine, 5, pod.now), 5, "{kind:?}");
-        let told = store.apply(&calls[0], pod.now);
-        pod.reply(&calls[0], told);
+        let store_state = store.apply(&calls[0], pod.now);
+        pod.reply(&calls[0], store_state);
         assert_eq!(kind.left(&pod.engine, pod.now), 5, "{kind:?}: undone");
         let (_, back) = pod.turns(20);
         assert_eq!(back.len(), 1, "{kind:?}");
-        let told = store.give_back(&back[0], pod.now);
+        let store_state = store.give_back(&back[0], pod.now);
         let trip = pod.trip();
-        pod.rounds.given_back(&pod.engine, &back[0], told, trip);
+        pod.rounds
+            .given_back(&pod.engine, &back[0], store_state, trip);
         assert_eq!(kind.left(&pod.engine, pod.now), 5, "{kind:?}");
         // The next answer knows of the refund, and of what was used since.
         assert_eq!(kind.use_cells(&pod.engine, 2, pod.now), (true, 3));
         let (calls, _) = pod.turns(1_500);
-        let told = store.apply(&calls[0], pod.now);
-        pod.reply(&calls[0], told);
+        let store_state = store.apply(&calls[0], pod.now);
+        pod.reply(&calls[0], store_state);
         assert_eq!(kind.left(&pod.engine, pod.now), 3, "{kind:?}");
     }
 }
@@ -215,10 +226,10 @@ fn news_from_before_the_refund_does_not_undo_it() {
         assert_eq!(kind.use_cells(&pod.engine, 10, pod.now), (true, 0));
         let (calls, _) = pod.turns(1_500);
         let key = calls[0].deltas[0].key;
-        let told = store.apply(&calls[0], pod.now);
-        let level = match told[0] {
-            Told::Level { level, .. } => level,
-            Told::Window { left, .. } => left,
+        let store_state = store.apply(&calls[0], pod.now);
+        let level = match store_state[0] {
+            StoreState::Level { level, .. } => level,
+            StoreState::Window { left, .. } => left,
         };
         assert_eq!(kind.refund(&pod.engine, 5, pod.now), 5);
         // To the nearest cell: what the store heard late drains late.
@@ -232,11 +243,11 @@ fn news_from_before_the_refund_does_not_undo_it() {
                 kind: NewsKind::Full(level),
             };
             let moment = Moment::at(pod.now);
-            pod.rounds.heard(&pod.engine, full, moment);
+            pod.rounds.news_received(&pod.engine, full, moment);
             used(pod)
         };
         assert_eq!(news(&mut pod), 5, "{kind:?}: before the answer");
-        pod.reply(&calls[0], told);
+        pod.reply(&calls[0], store_state);
         assert_eq!(used(&pod), 5, "{kind:?}");
         let moment = Moment::at(pod.now);
         let back = pod.rounds.turn(&pod.engine, moment).give_back;
@@ -256,17 +267,17 @@ fn a_cell_that_has_drained_in_part_is_refunded_whole() {
         let (mut pod, mut store) = (kind.pod(), Store::default());
         assert_eq!(kind.use_cells(&pod.engine, 1, pod.now), (true, 9));
         let (calls, _) = pod.turns(1_500);
-        let told = store.apply(&calls[0], pod.now);
-        pod.reply(&calls[0], told);
+        let store_state = store.apply(&calls[0], pod.now);
+        pod.reply(&calls[0], store_state);
         pod.turns(3);
         assert_eq!(kind.refund(&pod.engine, 1, pod.now), 10, "{kind:?}");
         let (_, back) = pod.turns(1);
-        let told = store.give_back(&back[0], pod.now);
-        let empty = match told {
-            Told::Level { level, .. } => level == Span::ZERO,
-            Told::Window { current, .. } => current == Cells::ZERO,
+        let store_state = store.give_back(&back[0], pod.now);
+        let empty = match store_state {
+            StoreState::Level { level, .. } => level == Span::ZERO,
+            StoreState::Window { current, .. } => current == Cells::ZERO,
         };
-        assert!(empty, "{kind:?}: {told:?}");
+        assert!(empty, "{kind:?}: {store_state:?}");
     }
 }
 
@@ -274,13 +285,13 @@ fn a_cell_that_has_drained_in_part_is_refunded_whole() {
 #[test]
 fn a_cheap_refund_never_frees_what_was_dear() {
     let mut pod = Kind::Caller.pod();
-    let fast = Limit::carried(1_000, 1_000, 1).expect("a sound limit");
+    let fast = Limit::from_caller(1_000, 1_000, 1).expect("a sound limit");
     let (allowed, _) = throttle(&pod.engine, ten_an_hour(), (9, false), pod.now);
     assert!(allowed);
     let (calls, _) = pod.turns(20);
     let mut store = Store::default();
-    let told = store.apply(&calls[0], pod.now);
-    pod.reply(&calls[0], told);
+    let store_state = store.apply(&calls[0], pod.now);
+    pod.reply(&calls[0], store_state);
     throttle(&pod.engine, fast, (8, true), pod.now);
     let (_, back) = pod.turns(20);
     let prices: Vec<u64> = back.iter().map(|refund| refund.price.get()).collect();
@@ -315,12 +326,12 @@ fn above_a_windows_limit_all_that_is_refunded_is_given_back() {
     assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
     let (calls, _) = pod.turns(1_500);
     // Another pod has used five at the same time.
-    let told = Told::Window {
+    let store_state = StoreState::Window {
         current: Cells::new(15),
         previous: Cells::ZERO,
         left: rest_of_the_hour(pod.now),
     };
-    pod.reply(&calls[0], vec![told]);
+    pod.reply(&calls[0], vec![store_state]);
     refund(&pod.engine, &[("a", true)], 8, pod.now);
     let (_, back) = pod.turns(20);
     let cells: Vec<u64> = back.iter().map(|refund| refund.cells.get()).collect();
@@ -334,16 +345,16 @@ fn an_old_answer_to_a_refund_forgets_nothing() {
     let (mut pod, mut store) = (Kind::Rule.pod(), Store::default());
     assert!(Kind::Rule.use_cells(&pod.engine, 8, pod.now).0);
     let (calls, _) = pod.turns(20);
-    let told = store.apply(&calls[0], pod.now);
-    pod.reply(&calls[0], told);
+    let store_state = store.apply(&calls[0], pod.now);
+    pod.reply(&calls[0], store_state);
     Kind::Rule.refund(&pod.engine, 5, pod.now);
     let (_, back) = pod.turns(1);
     let trip = pod.trip();
     let old = store.give_back(&back[0], pod.now);
     assert!(Kind::Rule.use_cells(&pod.engine, 6, pod.now).0);
     let (calls, _) = pod.turns(20);
-    let told = store.apply(&calls[0], pod.now);
-    pod.reply(&calls[0], told);
+    let store_state = store.apply(&calls[0], pod.now);
+    pod.reply(&calls[0], store_state);
     let trip = Trip {
         back: Moment::at(pod.now),
         ..trip
@@ -367,19 +378,20 @@ fn the_answer_to_a_refund_keeps_what_is_used_in_silence() {
         key,
         kind: NewsKind::Full(cells(90)),
     };
-    pod.rounds.heard(&pod.engine, full, moment);
+    pod.rounds.news_received(&pod.engine, full, moment);
     refund(&pod.engine, &[("a", true)], 40, pod.now);
     let (_, back) = pod.turns(1);
     assert_eq!(back.len(), 1);
     let trip = pod.trip();
     assert!(ask(&pod.engine, ("key", "a"), 10, pod.now).allowed());
     pod.turns(1);
-    let told = Told::Level {
+    let store_state = StoreState::Level {
         level: cells(30),
         demand: 0,
         capped: false,
     };
-    pod.rounds.given_back(&pod.engine, &back[0], told, trip);
+    pod.rounds
+        .given_back(&pod.engine, &back[0], store_state, trip);
     assert!(left(&pod.engine, ("key", "a"), pod.now) <= 60);
 }
 
@@ -392,16 +404,17 @@ fn a_reset_ends_a_refund_that_was_on_its_way() {
         let (calls, _) = pod.turns(1_500);
         kind.refund(&pod.engine, 5, pod.now);
         let key = calls[0].deltas[0].key;
-        let beaten = Beaten {
+        let heartbeat_answered = HeartbeatReply {
             pods: 1,
             resets: 1,
             reset_keys: vec![key],
         };
         pod.turns(1);
         let moment = Moment::at(pod.now);
-        pod.rounds.beaten(&pod.engine, &beaten, moment);
-        let told = store.apply(&calls[0], pod.now);
-        pod.reply(&calls[0], told);
+        pod.rounds
+            .heartbeat_answered(&pod.engine, &heartbeat_answered, moment);
+        let store_state = store.apply(&calls[0], pod.now);
+        pod.reply(&calls[0], store_state);
         assert_eq!(pod.turns(20).1, vec![], "{kind:?}");
     }
 }
@@ -415,13 +428,14 @@ fn refunds_are_sent_within_the_budget() {
         ..rule(an_hour(10), Algorithm::Gcra)
     };
     let mut pod = Pod::holding(4_096, rules(vec![node("key", spec)]));
-    let beaten = Beaten {
+    let heartbeat_answered = HeartbeatReply {
         pods: 1_000,
         resets: 0,
         reset_keys: Vec::new(),
     };
     let moment = Moment::at(pod.now);
-    pod.rounds.beaten(&pod.engine, &beaten, moment);
+    pod.rounds
+        .heartbeat_answered(&pod.engine, &heartbeat_answered, moment);
     let names: Vec<String> = (0..KEYS).map(|nth| nth.to_string()).collect();
     for name in &names {
         assert!(ask(&pod.engine, ("key", name), 5, pod.now).allowed());
@@ -436,13 +450,14 @@ fn refunds_are_sent_within_the_budget() {
     let mut at_once = 0;
     for millis in 0..12_000 {
         for refund in &pod.answered_turn() {
-            let told = Told::Level {
+            let store_state = StoreState::Level {
                 level: Span::ZERO,
                 demand: 0,
                 capped: false,
             };
             let trip = pod.trip();
-            pod.rounds.given_back(&pod.engine, refund, told, trip);
+            pod.rounds
+                .given_back(&pod.engine, refund, store_state, trip);
             sent.push(refund.key);
         }
         at_once = if millis == 0 { sent.len() } else { at_once };
@@ -459,9 +474,9 @@ fn refunds_are_sent_within_the_budget() {
 /// What is on its way.
 enum Message {
     Call(Call),
-    Reply(Call, Vec<Told>),
+    Reply(Call, Vec<StoreState>),
     Refund(Refund),
-    GivenBack(Refund, Told),
+    GivenBack(Refund, StoreState),
 }
 
 /// One pod whose calls and answers take their time, beside a limiter that needs no store.
@@ -505,17 +520,17 @@ impl Trial {
         };
         match message {
             Message::Call(call) => {
-                let told = self.store.apply(&call, now);
-                self.post(then, began, Message::Reply(call, told));
+                let store_state = self.store.apply(&call, now);
+                self.post(then, began, Message::Reply(call, store_state));
             }
             Message::Refund(refund) => {
-                let told = self.store.give_back(&refund, now);
-                self.post(then, began, Message::GivenBack(refund, told));
+                let store_state = self.store.give_back(&refund, now);
+                self.post(then, began, Message::GivenBack(refund, store_state));
             }
-            Message::Reply(call, told) => self.pod.reply_after(&call, told, trip),
-            Message::GivenBack(refund, told) => {
+            Message::Reply(call, store_state) => self.pod.reply_after(&call, store_state, trip),
+            Message::GivenBack(refund, store_state) => {
                 let (rounds, engine) = (&mut self.pod.rounds, &self.pod.engine);
-                rounds.given_back(engine, &refund, told, trip);
+                rounds.given_back(engine, &refund, store_state, trip);
             }
         }
     }

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::engine::errand::Undone;
-use tidegate_core::engine::{Answer, Begun, Engine, Plan, Setup, Source};
+use tidegate_core::engine::store_request::StoreFailure;
+use tidegate_core::engine::{
+    Answer, CheckStep, Engine, Question, Setup, Source, StorePlan, Verdict,
+};
 use tidegate_core::pure::rule::{Consistency, NodeSpec, OnStoreError, RuleSpec};
-use tidegate_core::pure::sync::{StoreKey, Take, Taken, Terms, Told};
+use tidegate_core::pure::sync::{StoreKey, StoreState, Take, Taken, Terms};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 
 use crate::world::{SECOND, START, a_second, node, rule, rules, setup};
@@ -21,10 +23,10 @@ struct Store {
 }
 
 impl Store {
-    fn take(&mut self, take: &Take, now: u64) -> Result<Taken, Undone> {
+    fn take(&mut self, take: &Take, now: u64) -> Result<Taken, StoreFailure> {
         self.asked += 1;
         if self.away {
-            return Err(Undone);
+            return Err(StoreFailure);
         }
         Ok(match take.terms {
             Terms::Level {
@@ -42,7 +44,7 @@ impl Store {
                 *tat = now + level;
                 Taken {
                     taken,
-                    told: Told::Level {
+                    store_state: StoreState::Level {
                         level: Span::nanos(level),
                         demand: 0,
                         capped: take.charge && after > most,
@@ -62,7 +64,7 @@ impl Store {
                 }
                 Taken {
                     taken,
-                    told: Told::Window {
+                    store_state: StoreState::Window {
                         current: Cells::new(*current),
                         previous: Cells::new(previous.unwrap_or(0)),
                         left: Span::nanos((index + 1) * window.get() - now),
@@ -109,7 +111,7 @@ fn engine(nodes: Vec<NodeSpec>) -> Engine {
 }
 
 /// A check of `cost` cells of each key, value `v`.
-fn begin(engine: &Engine, keys: &[&str], cost: u64, nanos: u64) -> Begun {
+fn begin(engine: &Engine, keys: &[&str], cost: u64, nanos: u64) -> CheckStep {
     let entries: Vec<[Entry<'_>; 1]> = keys.iter().map(|key| [Entry::new(key, "v")]).collect();
     let descriptors: Vec<Descriptor<'_>> = entries
         .iter()
@@ -124,27 +126,29 @@ fn begin(engine: &Engine, keys: &[&str], cost: u64, nanos: u64) -> Begun {
         cost: Cells::ONE,
         peek: false,
     };
-    engine.begin(&check, Moment::at(nanos))
+    engine.begin(Question::Check(&check), Moment::at(nanos))
 }
 
-fn asking(begun: Begun) -> Box<Plan> {
+fn asking(begun: CheckStep) -> Box<StorePlan> {
     match begun {
-        Begun::Asking(plan) => plan,
-        Begun::Decided(answer) => unreachable!("decided without the store: {:?}", answer.hits()),
+        CheckStep::NeedsStore(plan) => plan,
+        CheckStep::Decided(answer) => {
+            unreachable!("decided without the store: {:?}", answer.hits())
+        }
     }
 }
 
-fn decided(begun: Begun) -> Answer {
+fn decided(begun: CheckStep) -> Answer {
     match begun {
-        Begun::Decided(answer) => answer,
-        Begun::Asking(plan) => {
+        CheckStep::Decided(answer) => answer,
+        CheckStep::NeedsStore(plan) => {
             unreachable!("asks the store: {:?}", plan.takes().collect::<Vec<_>>())
         }
     }
 }
 
 /// Asks `store` for what the plan wants, and gives back what it must.
-fn finish(engine: &Engine, store: &mut Store, plan: Box<Plan>, nanos: u64) -> (Answer, usize) {
+fn finish(engine: &Engine, store: &mut Store, plan: Box<StorePlan>, nanos: u64) -> (Answer, usize) {
     let results: Vec<_> = plan.takes().map(|take| store.take(&take, nanos)).collect();
     let finished = engine.finish(plan, &results, Moment::at(nanos));
     for take in &finished.give_back {
@@ -156,8 +160,8 @@ fn finish(engine: &Engine, store: &mut Store, plan: Box<Plan>, nanos: u64) -> (A
 
 fn ask(engine: &Engine, store: &mut Store, keys: &[&str], nanos: u64) -> (Answer, usize) {
     match begin(engine, keys, 1, nanos) {
-        Begun::Decided(answer) => (answer, 0),
-        Begun::Asking(plan) => finish(engine, store, plan, nanos),
+        CheckStep::Decided(answer) => (answer, 0),
+        CheckStep::NeedsStore(plan) => finish(engine, store, plan, nanos),
     }
 }
 
@@ -215,7 +219,7 @@ fn what_other_pods_took_is_refused_and_then_denied_from_memory() {
         let (answer, given_back) = ask(&pods[1], &mut store, &["a"], START);
         assert_eq!(says(&answer), [(false, Source::Strict, 0)]);
         assert!(answer.hits()[0].standing.retry_after > Some(Span::ZERO));
-        assert!(!answer.unavailable());
+        assert!(answer.verdict() != Verdict::StoreUnavailable);
         assert_eq!((given_back, store.asked), (0, 4));
         let (answer, _) = ask(&pods[1], &mut store, &["a"], START);
         assert_eq!(says(&answer), [(false, Source::Mitigation, 0)]);
@@ -233,7 +237,7 @@ fn a_sliding_window_follows_both_counts_of_the_store() {
     let plan = asking(begin(&engine, &["a"], 1, at));
     let refusal = Taken {
         taken: false,
-        told: Told::Window {
+        store_state: StoreState::Window {
             current: Cells::new(6),
             previous: Cells::new(8),
             left: Span::nanos(SECOND / 2),
@@ -347,12 +351,15 @@ fn without_an_answer_a_rule_goes_its_own_way() {
             let (answer, given_back) = ask(&engine, &mut store, &["a"], START);
             assert_eq!(answer.allowed(), decision == 'a', "{on_store_error:?}");
             assert_eq!(given_back, 0);
-            assert_eq!(answer.unavailable(), on_store_error == OnStoreError::Deny);
+            assert_eq!(
+                answer.verdict() == Verdict::StoreUnavailable,
+                on_store_error == OnStoreError::Deny
+            );
             assert!(!answer.hits()[0].forgiven);
             // Once memory knows the limit to be reached, nobody is asked.
             assert_eq!(
                 answer.hits()[0].source == Source::Fallback,
-                answer.allowed() || answer.unavailable()
+                answer.allowed() || answer.verdict() == Verdict::StoreUnavailable
             );
         }
         // What was admitted alone is told later.
@@ -371,7 +378,7 @@ fn allow_forgives_what_would_be_denied() {
         let engine = engine(vec![node("a", otherwise(on_store_error))]);
         let plans = [(); 4].map(|()| asking(begin(&engine, &["a"], 1, START)));
         let mut answers = plans.map(|plan| {
-            let finished = engine.finish(plan, &[Err(Undone)], Moment::at(START));
+            let finished = engine.finish(plan, &[Err(StoreFailure)], Moment::at(START));
             finished.answer.expect("an answer")
         });
         let last = answers.last_mut().expect("four");
@@ -394,10 +401,10 @@ fn one_rule_taken_and_one_undone_that_denies_gives_back() {
     let mut store = Store::default();
     let plan = asking(begin(&engine, &["a", "b"], 1, START));
     let takes: Vec<Take> = plan.takes().collect();
-    let results = [store.take(&takes[0], START), Err(Undone)];
+    let results = [store.take(&takes[0], START), Err(StoreFailure)];
     let finished = engine.finish(plan, &results, Moment::at(START));
     assert_eq!(finished.give_back, takes[..1]);
-    assert!(finished.answer.expect("an answer").unavailable());
+    assert!(finished.answer.expect("an answer").verdict() == Verdict::StoreUnavailable);
 }
 
 #[test]
@@ -500,7 +507,7 @@ fn counting(limit: Limit, algorithm: Algorithm) -> RuleSpec {
 /// Whether a call that looks first, and is charged `cost` when it is done, is served.
 fn call(engine: &Engine, store: &mut Store, cost: u64, nanos: u64) -> bool {
     let served = decided(begin(engine, &["a"], 0, nanos)).allowed();
-    if served && let Begun::Asking(plan) = begin(engine, &["a"], cost, nanos) {
+    if served && let CheckStep::NeedsStore(plan) = begin(engine, &["a"], cost, nanos) {
         finish(engine, store, plan, nanos);
     }
     served

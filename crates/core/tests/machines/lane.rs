@@ -118,7 +118,7 @@ impl Store {
             applied,
             sequence: self.sequence(),
             gross: Cells::new(self.gross()),
-            told: Vec::new(),
+            store_state: Vec::new(),
             repaired: 0,
         }
     }

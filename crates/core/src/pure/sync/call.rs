@@ -51,7 +51,7 @@ pub enum Family {
     /// A level under a rule's limit.
     Level,
     /// A level under limits that callers carry: a time line that no rule gives a scale.
-    Carried,
+    Caller,
     /// Counts per window.
     Window,
 }
@@ -319,14 +319,14 @@ pub struct Reply {
     /// The cells this lane has ever booked for this pod.
     pub gross: Cells,
     /// How each key stands, in the call's order.
-    pub told: Vec<Told>,
+    pub store_state: Vec<StoreState>,
     /// Values that were no values of ours and were replaced.
     pub repaired: u64,
 }
 
 /// How a key stands fleet-wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum StoreState {
     /// A bucket.
     Level {
         /// How full it is.
@@ -369,7 +369,7 @@ pub enum NewsKind {
 
 /// A pod's sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// After how long without another one it is no longer counted.
     pub expiry: Span,
     /// Resets it knows of.
@@ -380,7 +380,7 @@ pub struct Beat {
 
 /// What a sign of life is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatReply {
     /// Pods alive.
     pub pods: u64,
     /// Resets so far.
@@ -446,5 +446,5 @@ pub struct Taken {
     /// Whether the cells were there, and were taken.
     pub taken: bool,
     /// How the key stands after that.
-    pub told: Told,
+    pub store_state: StoreState,
 }

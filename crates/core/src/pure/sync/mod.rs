@@ -15,10 +15,10 @@ pub mod trigger;
 
 pub use budget::{Budget, CALL_COST, STORE_UPDATES_PER_SECOND};
 pub use call::{
-    BATCH_MAX, Beat, Beaten, Call, Delta, Family, Known, LANES, Lane, NEWS_STEP, News, NewsKind,
-    Refund, Reply, StoreKey, Take, Taken, Terms, Told,
+    BATCH_MAX, Call, Delta, Family, Heartbeat, HeartbeatReply, Known, LANES, Lane, NEWS_STEP, News,
+    NewsKind, Refund, Reply, StoreKey, StoreState, Take, Taken, Terms,
 };
 pub use lane::{Batch, KEPT_FOR, KEPT_MAX, KEPT_MIN, LaneBook, Outcome, Step};
 pub use link::{Circuit, Link};
 pub use share::{Demand, Share, ShareCode};
-pub use trigger::{Allowance, Terrain, Trigger};
+pub use trigger::{Allowance, FleetView, Trigger};

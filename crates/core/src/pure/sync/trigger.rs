@@ -77,14 +77,14 @@ impl Trigger {
 
 /// How far from exact the fleet may be, and how many share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terrain {
+pub struct FleetView {
     /// The part of a bucket that may be unseen by the store.
     pub accuracy: Share,
     /// Pods alive.
     pub pods: u64,
 }
 
-impl Terrain {
+impl FleetView {
     /// What a pod that has `weight` of a key's demand may hold back of it: `accuracy` of the greater of its part of the
     /// room and its even part of the whole.
     pub fn trigger(&self, whole: Cells, room: Cells, weight: Share) -> Trigger {
@@ -166,8 +166,8 @@ mod tests {
         }
     }
 
-    fn terrain(pods: u64) -> Terrain {
-        Terrain {
+    fn fleet_view(pods: u64) -> FleetView {
+        FleetView {
             accuracy: Share::of(1, 10),
             pods,
         }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_pod_holds_back_its_part_of_the_accuracy() {
         let held_back = |pods, room, weight| {
-            let trigger = terrain(pods).trigger(Cells::new(1_000), Cells::new(room), weight);
+            let trigger = fleet_view(pods).trigger(Cells::new(1_000), Cells::new(room), weight);
             trigger.cells().unwrap().get()
         };
         assert_eq!(held_back(10, 1_000, Share::even(10)), 9);
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn an_allowance_is_a_quarter_of_the_even_share_or_nothing() {
         let limit = |burst| Limit::new(1_000, Unit::Second, 1, Some(burst)).unwrap();
-        let allowance = terrain(3).allowance(&limit(1_000)).unwrap();
+        let allowance = fleet_view(3).allowance(&limit(1_000)).unwrap();
         assert_eq!(allowance.cells, Cells::new(83));
         assert_eq!(allowance.interval, Span::nanos(3_000_000));
-        assert_eq!(terrain(3).allowance(&limit(11)), None);
+        assert_eq!(fleet_view(3).allowance(&limit(11)), None);
     }
 }

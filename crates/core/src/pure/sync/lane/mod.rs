@@ -33,7 +33,7 @@
 //! assert_eq!((call.previous, call.sequence), (0, 1));
 //! // No answer: the same again. The store says that it has it already.
 //! assert_eq!(book.call(now), Some(call));
-//! let reply = Reply { applied: false, sequence: 1, gross: Cells::new(5), told: vec![], repaired: 0 };
+//! let reply = Reply { applied: false, sequence: 1, gross: Cells::new(5), store_state: vec![], repaired: 0 };
 //! assert!(matches!(book.answered(&reply, now).step, Step::Settled(_)));
 //! assert_eq!((book.settled(), book.in_flight()), (Cells::new(5), Cells::ZERO));
 //! ```

@@ -32,7 +32,7 @@ fn reply(applied: bool, sequence: u64, gross: u64) -> Reply {
         applied,
         sequence,
         gross: Cells::new(gross),
-        told: Vec::new(),
+        store_state: Vec::new(),
         repaired: 0,
     }
 }

@@ -1,12 +1,12 @@
 //! Limits that callers bring along: one time line for each key, whatever they say.
 
-use tidegate_core::engine::{Answer, Begun, Engine, Throttle};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Unit};
 
 use crate::world::{Dice, SECOND, START, a_second, ask, engine, one_rule};
 
 fn carried(burst: u64, count: u64, seconds: u64) -> Limit {
-    Limit::carried(burst, count, seconds).expect("a sound limit")
+    Limit::from_caller(burst, count, seconds).expect("a sound limit")
 }
 
 pub fn throttle(engine: &Engine, key: &[u8], limit: Limit, cost: u64, nanos: u64) -> Answer {
@@ -16,9 +16,9 @@ pub fn throttle(engine: &Engine, key: &[u8], limit: Limit, cost: u64, nanos: u64
         cost: Cells::new(cost),
         refund: false,
     };
-    match engine.begin_throttle(&throttle, Moment::at(nanos)) {
-        Begun::Decided(answer) => answer,
-        Begun::Asking(_) => unreachable!("there is no store"),
+    match engine.begin(Question::Throttle(&throttle), Moment::at(nanos)) {
+        CheckStep::Decided(answer) => answer,
+        CheckStep::NeedsStore(_) => unreachable!("there is no store"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keys whose state does not fit one word: many small shards, each with its lock.
 //!
-//! A key takes a lock, for some tens of nanoseconds and shared with few others. A shard is meant for [`SHARD_KEYS`]
-//! keys and holds at most [`SHARD_KEYS_MAX`], as chance spreads them: no key waits for a large move. When there is no room,
+//! A key takes a lock, for some tens of nanoseconds and shared with few others. A shard is meant for [`STRIPE_KEYS`]
+//! keys and holds at most [`STRIPE_KEYS_MAX`], as chance spreads them: no key waits for a large move. When there is no room,
 //! the key in the shard that is missed least leaves. Of one that is in use a ghost stays (`ghosts.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +14,9 @@ use super::placement::{pick, spread};
 use crate::pure::{Cells, Nanos, Span};
 
 /// Keys of one shard when the table is full and they are spread evenly.
-const SHARD_KEYS: usize = 768;
+const STRIPE_KEYS: usize = 768;
 /// The most keys of one shard. So many are there by chance in one shard of half a million.
-const SHARD_KEYS_MAX: usize = 896;
+const STRIPE_KEYS_MAX: usize = 896;
 /// A shard grows by so many keys, which are never moved for that: room that is not used yet is small beside what is.
 const CHUNK: usize = 32;
 
@@ -35,7 +35,7 @@ pub enum Room {
 
 /// How a key asks for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum Admittance {
     /// It gets one, if need be at the cost of another key.
     Sure,
     /// While the table is full, it gets one when it comes a second time.
@@ -43,23 +43,23 @@ pub enum Entry {
 }
 
 /// How much a key would be missed; the least leaves first. Whether it is in use, how much of its limit, for how long.
-pub type Missed = (bool, u128, Span);
+pub type EvictionRank = (bool, u128, Span);
 
 /// What is kept of a key. `now` is on the time line that the keys of the table share.
-pub trait Kept {
+pub trait Evictable {
     /// Cells that the store has not been told of.
     fn pending(&self) -> Cells;
     /// Whether some are on their way: it keeps its place until they have landed.
     fn is_in_flight(&self) -> bool;
     /// How much it would be missed.
-    fn missed(&self, now: Nanos) -> Missed;
+    fn missed(&self, now: Nanos) -> EvictionRank;
     /// What has to be remembered of it; `None` if it is as good as new.
     fn ghost(&self, now: Nanos) -> Option<Ghost>;
 }
 
 /// The keys of one shard, by name.
 #[derive(Debug)]
-pub struct Shard<V> {
+pub struct Stripe<V> {
     /// Without gaps, and all but the last chunk full: a map of them would be a third or more empty.
     chunks: Vec<Vec<(u128, V)>>,
     /// Where in `chunks` each is.
@@ -67,7 +67,7 @@ pub struct Shard<V> {
     seeds: [u64; 2],
 }
 
-impl<V> Shard<V> {
+impl<V> Stripe<V> {
     const fn new(seeds: [u64; 2]) -> Self {
         Self {
             chunks: Vec::new(),
@@ -150,21 +150,23 @@ fn at<V>(chunks: &[Vec<(u128, V)>], place: u16) -> &(u128, V) {
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Shards<V> {
-    shards: Box<[Mutex<Shard<V>>]>,
+pub struct StripedMap<V> {
+    stripes: Box<[Mutex<Stripe<V>>]>,
     keys_max: u64,
     held: AtomicU64,
     ghosts: Ghosts,
     seeds: [u64; 2],
 }
 
-impl<V: Kept> Shards<V> {
+impl<V: Evictable> StripedMap<V> {
     /// A table for as many keys as `ghosts` is made for, `keys_max`. The seeds decide who shares a shard and must not be
     /// guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2], ghosts: Ghosts) -> Self {
-        let shards = keys_max.div_ceil(SHARD_KEYS).max(1);
+        let stripes = keys_max.div_ceil(STRIPE_KEYS).max(1);
         Self {
-            shards: (0..shards).map(|_| Mutex::new(Shard::new(seeds))).collect(),
+            stripes: (0..stripes)
+                .map(|_| Mutex::new(Stripe::new(seeds)))
+                .collect(),
             keys_max: keys_max as u64,
             held: AtomicU64::new(0),
             ghosts,
@@ -179,30 +181,31 @@ impl<V: Kept> Shards<V> {
     }
 
     /// The shard of the key `name`.
-    pub fn of(&self, name: u128) -> MutexGuard<'_, Shard<V>> {
+    pub fn of(&self, name: u128) -> MutexGuard<'_, Stripe<V>> {
         let bits = spread(name, self.seeds) >> 32;
-        lock(&self.shards[pick(bits, self.shards.len() as u64)])
+        lock(&self.stripes[pick(bits, self.stripes.len() as u64)])
     }
 
     /// Puts a new key into its shard, and says at whose cost. From then on its ghost is what it was before, if it had one.
     pub fn put(
         &self,
-        shard: &mut Shard<V>,
+        stripe: &mut Stripe<V>,
         (name, kept): (u128, V),
-        entry: Entry,
+        entry: Admittance,
         now: Nanos,
     ) -> Room {
         let room =
-            match entry == Entry::IfKnown && self.is_full() && self.ghost(name, now).is_none() {
+            match entry == Admittance::IfKnown && self.is_full() && self.ghost(name, now).is_none()
+            {
                 true => Room::Nowhere,
-                false => self.make_room(shard, now),
+                false => self.make_room(stripe, now),
             };
         if room == Room::Nowhere {
             // What it is now was made of the ghost that it has, if any, and may end when that does.
             self.set_ghost(name, kept.ghost(now), now);
         } else {
             self.ghosts.forget(name);
-            shard.insert(name, kept);
+            stripe.insert(name, kept);
         }
         room
     }
@@ -227,9 +230,9 @@ impl<V: Kept> Shards<V> {
 
     /// Drops the key and its ghost, and says what was not told of it.
     pub fn remove(&self, name: u128) -> Cells {
-        let mut shard = self.of(name);
+        let mut stripe = self.of(name);
         self.ghosts.forget(name);
-        match shard.remove(name) {
+        match stripe.remove(name) {
             Some(kept) => {
                 self.held.fetch_sub(1, Ordering::Relaxed);
                 kept.pending()
@@ -240,18 +243,18 @@ impl<V: Kept> Shards<V> {
 
     /// What was not told of the key; `None` if it is not held.
     pub fn pending(&self, name: u128) -> Option<Cells> {
-        self.of(name).get(name).map(Kept::pending)
+        self.of(name).get(name).map(Evictable::pending)
     }
 
     /// What was not told of all keys.
     pub fn pending_in_all(&self) -> Cells {
-        let of_shard = |shard: &Mutex<Shard<V>>| {
-            let shard = lock(shard);
-            let pending = shard.iter().map(|(_, kept)| kept.pending());
+        let of_shard = |stripe: &Mutex<Stripe<V>>| {
+            let stripe = lock(stripe);
+            let pending = stripe.iter().map(|(_, kept)| kept.pending());
             pending.fold(Cells::ZERO, Cells::plus)
         };
-        let shards = self.shards.iter().map(of_shard);
-        shards.fold(Cells::ZERO, Cells::plus)
+        let stripes = self.stripes.iter().map(of_shard);
+        stripes.fold(Cells::ZERO, Cells::plus)
     }
 
     fn is_full(&self) -> bool {
@@ -265,23 +268,23 @@ impl<V: Kept> Shards<V> {
     }
 
     /// Room for one key more. If need be, the key that is missed least leaves.
-    fn make_room(&self, shard: &mut Shard<V>, now: Nanos) -> Room {
+    fn make_room(&self, stripe: &mut Stripe<V>, now: Nanos) -> Room {
         let one_more = |held| (held < self.keys_max).then_some(held + 1);
         // Ordering: Relaxed; see `held`. Counted before the key is there, so the bound is never passed.
         let relaxed = Ordering::Relaxed;
-        if shard.len() < SHARD_KEYS_MAX
+        if stripe.len() < STRIPE_KEYS_MAX
             && self.held.fetch_update(relaxed, relaxed, one_more).is_ok()
         {
             return Room::Free;
         }
-        let may_leave = shard.iter().filter(|(_, kept)| !kept.is_in_flight());
+        let may_leave = stripe.iter().filter(|(_, kept)| !kept.is_in_flight());
         let least = may_leave
             .map(|(name, kept)| (kept.missed(now), *name))
             .min();
         let Some(((in_use, _, _), name)) = least else {
             return Room::Nowhere;
         };
-        let Some(left) = shard.remove(name) else {
+        let Some(left) = stripe.remove(name) else {
             return Room::Nowhere;
         };
         match in_use {
@@ -299,8 +302,8 @@ fn hash(name: u128, seeds: [u64; 2]) -> u64 {
     spread(name, seeds).rotate_left(32)
 }
 
-fn lock<V>(shard: &Mutex<Shard<V>>) -> MutexGuard<'_, Shard<V>> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<V>(stripe: &Mutex<Stripe<V>>) -> MutexGuard<'_, Stripe<V>> {
+    stripe.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -309,27 +312,27 @@ mod tests {
 
     #[test]
     fn a_shard_is_a_map() {
-        let mut shard = Shard::new([3, 5]);
+        let mut stripe = Stripe::new([3, 5]);
         let mut expected = std::collections::BTreeMap::new();
         for step in 0..20_000_u64 {
             // Names that come again, in no order.
             let name = u128::from(step * step % 331) << 64 | u128::from(step % 3);
             match expected.contains_key(&name) {
                 false => {
-                    shard.insert(name, step);
+                    stripe.insert(name, step);
                     expected.insert(name, step);
                 }
-                true if step % 2 == 0 => assert_eq!(shard.remove(name), expected.remove(&name)),
-                true => *shard.get_mut(name).unwrap() = *expected.get(&name).unwrap(),
+                true if step % 2 == 0 => assert_eq!(stripe.remove(name), expected.remove(&name)),
+                true => *stripe.get_mut(name).unwrap() = *expected.get(&name).unwrap(),
             }
-            assert_eq!(shard.get(name), expected.get(&name));
+            assert_eq!(stripe.get(name), expected.get(&name));
         }
         assert!(expected.len() > 100);
-        assert_eq!(shard.len(), expected.len());
-        assert_eq!(shard.iter().count(), expected.len());
+        assert_eq!(stripe.len(), expected.len());
+        assert_eq!(stripe.iter().count(), expected.len());
         for (name, kept) in &expected {
-            assert_eq!(shard.get(*name), Some(kept));
+            assert_eq!(stripe.get(*name), Some(kept));
         }
-        assert_eq!(shard.remove(u128::MAX), None);
+        assert_eq!(stripe.remove(u128::MAX), None);
     }
 }

@@ -3,7 +3,7 @@
 //! All places are counted at one moment, so that they add up: a cell that moves on between two looks would be counted
 //! twice or not at all.
 
-use super::Rounds;
+use super::PodSync;
 use crate::engine::Engine;
 use crate::engine::stats::{Stat, Stats};
 use crate::pure::Cells;
@@ -56,12 +56,12 @@ impl Loss {
     }
 }
 
-impl Rounds {
+impl PodSync {
     /// The books as they are now. Looks through all buckets, from which only the rounds take cells out to report them:
     /// checks that run meanwhile add some.
     pub(super) fn books(&self, engine: &Engine) -> Books {
         let books = self.lanes.iter().map(|lane| &lane.book);
-        let unsent = self.keys.values().map(|tracked| tracked.carry.gross);
+        let unsent = self.keys.values().map(|key_sync| key_sync.unsent.gross);
         let lost = self.fleet.lost.by_reason(engine.stats());
         Books {
             settled: sum(books.clone().map(|book| book.settled())),

@@ -6,47 +6,49 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pure::sync::{StoreKey, Take, Taken, Terms, Told};
+use crate::pure::sync::{StoreKey, StoreState, Take, Taken, Terms};
 
 /// The store did not do it: it cannot be reached, or did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undone;
+pub struct StoreFailure;
 
 /// Who is told how an errand ended; answers whether somebody still waited for that. What was taken for nobody is given
 /// back.
-pub type Report<T> = Box<dyn FnOnce(Result<T, Undone>) -> bool + Send>;
+pub type Responder<T> = Box<dyn FnOnce(Result<T, StoreFailure>) -> bool + Send>;
 
 /// Something the store is asked for.
-pub enum Errand {
+pub enum StoreRequest {
     /// Take cells, if they are there.
-    Take(Take, Report<Taken>),
+    Take(Take, Responder<Taken>),
     /// Give back what was taken.
     GiveBack(Take),
     /// How a key stands.
-    Read(StoreKey, Terms, Report<Told>),
+    Read(StoreKey, Terms, Responder<StoreState>),
     /// Forget a key, on every pod.
-    Reset(StoreKey, Report<()>),
+    Reset(StoreKey, Responder<()>),
 }
 
 /// Where errands are left. A desk that is full or closed answers at once that it is not done.
 #[derive(Clone)]
-pub struct Desk(Option<Arc<Carrier>>);
+pub struct StoreClient(Option<Arc<Submit>>);
 
 /// Takes an errand, or hands it back.
-type Carrier = dyn Fn(Errand) -> Result<(), Errand> + Send + Sync;
+type Submit = dyn Fn(StoreRequest) -> Result<(), StoreRequest> + Send + Sync;
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for StoreClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Desk")
     }
 }
 
-impl Desk {
+impl StoreClient {
     /// Of a pod without a store.
     pub const CLOSED: Self = Self(None);
 
     /// A desk whose errands `take` carries, or gives back when there are too many.
-    pub fn new(take: impl Fn(Errand) -> Result<(), Errand> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        take: impl Fn(StoreRequest) -> Result<(), StoreRequest> + Send + Sync + 'static,
+    ) -> Self {
         Self(Some(Arc::new(take)))
     }
 
@@ -56,16 +58,16 @@ impl Desk {
     }
 
     /// Leaves an errand.
-    pub fn leave(&self, errand: Errand) {
+    pub fn leave(&self, store_request: StoreRequest) {
         let refused = match &self.0 {
-            Some(take) => take(errand).err(),
-            None => Some(errand),
+            Some(take) => take(store_request).err(),
+            None => Some(store_request),
         };
         match refused {
-            Some(Errand::Take(_, report)) => report(Err(Undone)),
-            Some(Errand::Read(_, _, report)) => report(Err(Undone)),
-            Some(Errand::Reset(_, report)) => report(Err(Undone)),
-            Some(Errand::GiveBack(_)) | None => true,
+            Some(StoreRequest::Take(_, respond)) => respond(Err(StoreFailure)),
+            Some(StoreRequest::Read(_, _, respond)) => respond(Err(StoreFailure)),
+            Some(StoreRequest::Reset(_, respond)) => respond(Err(StoreFailure)),
+            Some(StoreRequest::GiveBack(_)) | None => true,
         };
     }
 }

@@ -1,8 +1,8 @@
-//! Signs of life and resets: what `beat.lua` and `reset.lua` do.
+//! Signs of life and resets: what `heartbeat.lua` and `reset.lua` do.
 
 use std::collections::BTreeMap;
 
-use tidegate_core::pure::sync::{Beat, Beaten, StoreKey};
+use tidegate_core::pure::sync::{Heartbeat, HeartbeatReply, StoreKey};
 
 /// Resets that are remembered.
 const RESETS_MAX: usize = 1_024;
@@ -17,21 +17,26 @@ pub struct Beats {
 }
 
 impl Beats {
-    pub fn beat(&mut self, incarnation: u128, beat: &Beat, now_us: u64) -> Beaten {
-        let (now, expiry) = (now_us / 1_000, beat.expiry.get() / 1_000_000);
-        match beat.leaving {
+    pub fn heartbeat(
+        &mut self,
+        incarnation: u128,
+        heartbeat: &Heartbeat,
+        now_us: u64,
+    ) -> HeartbeatReply {
+        let (now, expiry) = (now_us / 1_000, heartbeat.expiry.get() / 1_000_000);
+        match heartbeat.leaving {
             true => self.pods.remove(&incarnation),
             false => self.pods.insert(incarnation, now),
         };
         // Those gone, and those of a clock that was set back since.
         self.pods
             .retain(|_, at| *at + expiry >= now && *at <= now + expiry);
-        let known = match beat.resets_seen > self.count {
+        let known = match heartbeat.resets_seen > self.count {
             true => 0,
-            false => beat.resets_seen,
+            false => heartbeat.resets_seen,
         };
         let missed = self.resets.iter().filter(|(number, _)| *number > known);
-        Beaten {
+        HeartbeatReply {
             pods: self.pods.len() as u64,
             resets: self.count,
             reset_keys: missed.map(|(_, key)| *key).collect(),

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::tracked::Carry;
-use super::{Here, Rounds, Trip};
+use super::key_sync::Unsent;
+use super::{Here, PodSync, Trip};
 use crate::engine::Engine;
-use crate::engine::admit::Asked;
-use crate::engine::refund::ToldCells;
+use crate::engine::admit::Subject;
+use crate::engine::refund::ReportedCells;
 use crate::pure::rule::Consistency;
-use crate::pure::sync::{CALL_COST, Family, Refund, StoreKey, Terms, Told};
+use crate::pure::sync::{CALL_COST, Family, Refund, StoreKey, StoreState, Terms};
 use crate::pure::{Cells, Nanos, Span};
 
 /// Keys with refunds that the store has not got yet. What comes beyond them stays with this pod.
@@ -44,12 +44,12 @@ struct KeyRefund {
     /// What the key was counted under.
     terms: Terms,
     /// What is yet to be sent.
-    due: ToldCells,
+    due: ReportedCells,
     /// What was sent and not answered yet, and when.
-    sent: Option<(ToldCells, Nanos)>,
+    sent: Option<(ReportedCells, Nanos)>,
 }
 
-impl ToldCells {
+impl ReportedCells {
     /// What is left of it at `now`: while its bucket was empty, its cells have drained.
     fn netted(self, now: Nanos) -> Self {
         Self {
@@ -71,21 +71,21 @@ impl ToldCells {
 
 impl KeyRefund {
     /// Notes what was refunded at `now`.
-    fn note(&mut self, told: ToldCells, now: Nanos) {
-        let same_window = |window: Span| self.due.unix.whole(window) == told.unix.whole(window);
+    fn note(&mut self, reported: ReportedCells, now: Nanos) {
+        let same_window = |window: Span| self.due.unix.whole(window) == reported.unix.whole(window);
         self.due = match self.terms {
-            Terms::Level { .. } => self.due.netted(now).plus(told),
-            Terms::Window { window, .. } if same_window(window) => self.due.plus(told),
-            Terms::Window { .. } => told, // the other window is over
+            Terms::Level { .. } => self.due.netted(now).plus(reported),
+            Terms::Window { window, .. } if same_window(window) => self.due.plus(reported),
+            Terms::Window { .. } => reported, // the other window is over
         };
     }
 }
 
 impl RefundQueue {
     /// What the store says of a key is too high at `now` by this: it has yet to be told.
-    pub(super) fn due(&self, key: StoreKey, now: Nanos) -> ToldCells {
+    pub(super) fn due(&self, key: StoreKey, now: Nanos) -> ReportedCells {
         let refund = self.keys.get(&key);
-        refund.map_or_else(ToldCells::default, |refund| refund.due.netted(now))
+        refund.map_or_else(ReportedCells::default, |refund| refund.due.netted(now))
     }
 
     /// By how much what other pods say of a key's level may be too high; for windows, by how many cells.
@@ -125,23 +125,23 @@ impl RefundQueue {
         keys.all(|(key, refund)| refund.due.cells == Cells::ZERO || !may_be_sent(*key))
     }
 
-    fn note(&mut self, asked: &Asked<'_>, told: ToldCells, now: Nanos) {
-        let (key, terms) = (asked.store_key(), asked.terms());
+    fn note(&mut self, subject: &Subject<'_>, reported: ReportedCells, now: Nanos) {
+        let (key, terms) = (subject.store_key(), subject.terms());
         let is_full = self.keys.len() >= REFUND_KEYS_MAX && !self.keys.contains_key(&key);
-        if told.cells == Cells::ZERO || is_full {
+        if reported.cells == Cells::ZERO || is_full {
             return;
         }
         let refund = self.keys.entry(key).or_insert(KeyRefund {
             terms,
-            due: ToldCells::default(),
+            due: ReportedCells::default(),
             sent: None,
         });
-        if key.family != Family::Carried && refund.terms != terms {
+        if key.family != Family::Caller && refund.terms != terms {
             // On another scale it is not known what it is worth.
-            (refund.terms, refund.due) = (terms, ToldCells::default());
+            (refund.terms, refund.due) = (terms, ReportedCells::default());
         }
         refund.terms = terms;
-        refund.note(told, now);
+        refund.note(reported, now);
     }
 
     /// The keys in the order of their turn.
@@ -164,20 +164,21 @@ impl RefundQueue {
     }
 
     /// What is due of a key, which is on its way from now on.
-    fn send(&mut self, asked: Option<&Asked<'_>>, key: StoreKey, now: Nanos) -> Option<Refund> {
+    fn send(&mut self, subject: Option<&Subject<'_>>, key: StoreKey, now: Nanos) -> Option<Refund> {
         let refund = self.keys.get_mut(&key)?;
         let due = std::mem::take(&mut refund.due).netted(now);
-        let same_scale =
-            |asked: &&Asked<'_>| key.family == Family::Carried || asked.terms() == refund.terms;
-        let sent = asked.filter(same_scale).and_then(|asked| {
-            let age = asked.moment.unix.less(due.unix);
+        let same_scale = |subject: &&Subject<'_>| {
+            key.family == Family::Caller || subject.terms() == refund.terms
+        };
+        let sent = subject.filter(same_scale).and_then(|subject| {
+            let age = subject.moment.unix.less(due.unix);
             let is_gone = match refund.terms {
                 Terms::Level { .. } => due.price == Span::ZERO,
                 Terms::Window { window, .. } => age > window,
             };
             (!is_gone).then(|| Refund {
                 key,
-                terms: asked.terms(),
+                terms: subject.terms(),
                 cells: due.cells,
                 price: due.price,
                 age,
@@ -191,14 +192,14 @@ impl RefundQueue {
     }
 }
 
-impl Rounds {
+impl PodSync {
     /// Notes what callers gave back since the last time.
     pub(super) fn note_refunds(&mut self, here: &Here<'_>) {
-        for (key, told) in here.engine.refunds.drain() {
-            if let Some(asked) = here.subject(key) {
-                let told = self.spoken_of(&asked, told);
-                self.refunds.note(&asked, told, here.now());
-                self.lower_overdue(here.engine, &asked);
+        for (key, reported) in here.engine.refunds.drain() {
+            if let Some(subject) = here.subject_of_key(key) {
+                let reported = self.spoken_of(&subject, reported);
+                self.refunds.note(&subject, reported, here.now());
+                self.lower_overdue(here.engine, &subject);
             }
         }
     }
@@ -210,8 +211,8 @@ impl Rounds {
         let mut affordable = self.budget.available(now) / BUDGET_PART / REFUND_COST;
         let mut given_back = Vec::new();
         for key in self.refunds.in_turn() {
-            let tracked = self.keys.get(&key);
-            if tracked.is_some_and(|key| key.flight.is_some() || key.carry != Carry::default()) {
+            let key_sync = self.keys.get(&key);
+            if key_sync.is_some_and(|key| key.flight.is_some() || key.unsent != Unsent::default()) {
                 continue; // a part of it is on its way
             }
             if !self.is_reachable(key.lane()) {
@@ -222,7 +223,10 @@ impl Rounds {
                 self.refunds.short_of_budget = true;
                 break;
             }
-            if let Some(refund) = self.refunds.send(here.subject(key).as_ref(), key, now) {
+            if let Some(refund) = self
+                .refunds
+                .send(here.subject_of_key(key).as_ref(), key, now)
+            {
                 let _ = self.budget.take(REFUND_COST, now);
                 affordable -= 1;
                 self.refunds.sent_last = Some(key);
@@ -240,24 +244,30 @@ impl Rounds {
     }
 
     /// The store gave cells back and said how the key stands since.
-    pub fn given_back(&mut self, engine: &Engine, refund: &Refund, told: Told, trip: Trip) {
+    pub fn given_back(
+        &mut self,
+        engine: &Engine,
+        refund: &Refund,
+        reported: StoreState,
+        trip: Trip,
+    ) {
         let key = refund.key;
         let sent = self.end_refund(key);
         self.refunds.note_answered(key, trip.back.now);
         // Of what was put in a batch since, nobody knows whether that level has it.
         let is_newer = |sent: Nanos| self.keys.get(&key).is_none_or(|key| key.sent < sent);
         let snapshot = engine.snapshot();
-        let Some(asked) = engine.subject(&snapshot, key, trip.back) else {
+        let Some(subject) = engine.subject_of_key(&snapshot, key, trip.back) else {
             return;
         };
-        let is_strict = asked.rule.spec.consistency == Consistency::Strict;
+        let is_strict = subject.rule.spec.consistency == Consistency::Strict;
         // Of what this pod uses in silence, the store's level has nothing.
         let is_loud = self.keys.get(&key).is_some_and(|key| key.is_loud());
-        let is_silent = self.even_share(&asked).is_some() && !is_loud;
+        let is_silent = self.even_share(&subject).is_some() && !is_loud;
         if sent.map_or(is_strict, is_newer) && !is_silent {
             let due = self.refunds.due(key, trip.back.now);
-            engine.fold_refund(&asked, told, trip.anchor(), due.price);
-            self.lower_overdue(engine, &asked);
+            engine.fold_refund(&subject, reported, trip.anchor(), due.price);
+            self.lower_overdue(engine, &subject);
         }
     }
 
@@ -278,23 +288,26 @@ impl Rounds {
     }
 
     /// Those of a key's refunded cells that this pod was not silent of. The others are free again in its even share.
-    fn spoken_of(&mut self, asked: &Asked<'_>, told: ToldCells) -> ToldCells {
-        let (key, now) = (asked.store_key(), asked.moment.now);
+    fn spoken_of(&mut self, subject: &Subject<'_>, reported: ReportedCells) -> ReportedCells {
+        let (key, now) = (subject.store_key(), subject.moment.now);
         if self.is_full(key) {
-            return ToldCells::default(); // no more keys can be told, so it was not
+            return ReportedCells::default(); // no more keys can be told, so it was not
         }
-        let allowance = self.even_share(asked);
-        let tracked = self.keys.get_mut(&key).filter(|tracked| !tracked.is_loud());
-        let (Some(allowance), Some(tracked)) = (allowance, tracked) else {
-            return told;
+        let allowance = self.even_share(subject);
+        let key_sync = self
+            .keys
+            .get_mut(&key)
+            .filter(|key_sync| !key_sync.is_loud());
+        let (Some(allowance), Some(key_sync)) = (allowance, key_sync) else {
+            return reported;
         };
-        let silent = tracked.in_use(&allowance, now).min(told.cells);
-        let even: Nanos = tracked.even.before(allowance.interval.times(silent));
-        tracked.even = even.max(now);
-        ToldCells {
-            cells: told.cells.less(silent),
-            price: told.price.less(asked.limit.interval().times(silent)),
-            ..told
+        let silent = key_sync.in_use(&allowance, now).min(reported.cells);
+        let even: Nanos = key_sync.even.before(allowance.interval.times(silent));
+        key_sync.even = even.max(now);
+        ReportedCells {
+            cells: reported.cells.less(silent),
+            price: reported.price.less(subject.limit.interval().times(silent)),
+            ..reported
         }
     }
 }

@@ -3,23 +3,25 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Rounds;
+use super::PodSync;
 use super::books::{Books, Loss};
 use crate::engine::Engine;
-use crate::pure::sync::{Beat, Beaten, Call, Circuit, Delta, Lane, NEWS_STEP, Terms, Told};
+use crate::pure::sync::{
+    Call, Circuit, Delta, Heartbeat, HeartbeatReply, Lane, NEWS_STEP, StoreState, Terms,
+};
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
 
 /// How often a pod gives a sign of life, in a fleet of up to [`PODS_PER_SECOND`]; in a larger one more rarely.
-const BEAT: Span = Span::seconds(1);
+const HEARTBEAT: Span = Span::seconds(1);
 const PODS_PER_SECOND: u64 = 200;
 /// A pod that has missed three is gone.
-const BEATS_MISSED_MAX: u64 = 3;
+const HEARTBEATS_MISSED_MAX: u64 = 3;
 /// News of a reset asks for a sign of life before its time, at most once in this time; in a large fleet more rarely.
 const PROMPTED_EVERY: Span = Span::nanos(100_000_000);
 const PROMPTED_EVERY_PER_POD: Span = Span::nanos(1_000_000);
 /// Answers with the same number of pods before that number is believed.
-const BEATS_STEADY: u32 = 2;
+const HEARTBEATS_STEADY: u32 = 2;
 /// How often the figures are shown, and how often those are taken for which all keys are looked through.
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
 const KEYS_COUNTED_EVERY: Span = Span::seconds(1);
@@ -132,7 +134,7 @@ pub struct Figures {
     /// Keys told, by reason.
     pub reasons: [u64; Reason::ALL.len()],
     /// Keys told to the store.
-    pub keys_told: u64,
+    pub keys_reported: u64,
     /// Values in the store that were not ours and were replaced.
     pub repaired: u64,
     /// By rule, as the store calls it: cells above capacity, and merges that forgave debt.
@@ -149,11 +151,11 @@ pub struct Figures {
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     pods: u64,
-    steady_beats: u32,
-    next_beat: Nanos,
-    beat_under_way: bool,
+    steady_heartbeats: u32,
+    next_heartbeat: Nanos,
+    heartbeat_in_flight: bool,
     /// Whether news asks for a sign of life, from when on there may be one, and whether the last one was of that kind.
-    beat_wanted: bool,
+    heartbeat_wanted: bool,
     prompted_at: Nanos,
     is_prompted: bool,
     resets_seen: u64,
@@ -162,7 +164,7 @@ pub(super) struct Fleet {
     /// One bit for each lane that is cut off.
     pub(super) cut_off: u64,
     /// One bit for each lane that is cut off or late.
-    pub(super) blind: u64,
+    pub(super) unreachable: u64,
     /// When it was last said what this pod grants of each key.
     pub(super) shared_at: Nanos,
     pub(super) silent: Cells,
@@ -170,7 +172,7 @@ pub(super) struct Fleet {
     pub(super) found: Cells,
     pub(super) rounds: RoundEnds,
     reasons: [u64; Reason::ALL.len()],
-    keys_told: u64,
+    keys_reported: u64,
     pub(super) repaired: u64,
     overshoot: HashMap<u64, (Cells, u64)>,
     shown: Nanos,
@@ -181,7 +183,7 @@ pub(super) struct Fleet {
     keys_counted_at: Nanos,
     turn: usize,
     /// Pieces of news heard since the step was last set, and when that was.
-    pub(super) heard: u64,
+    pub(super) news_received: u64,
     news_set: Nanos,
     /// By how much a level must have grown to be news.
     pub(super) news_step: Span,
@@ -192,7 +194,7 @@ impl Fleet {
     /// to every pod, is not drowned in it. Every pod hears all of it, and so comes to about the same.
     pub(super) fn news_step(&mut self, now: Nanos) -> Span {
         let elapsed = now.since(self.news_set);
-        let deliveries = self.heard.saturating_mul(self.pods.max(1));
+        let deliveries = self.news_received.saturating_mul(self.pods.max(1));
         let too_many = deliveries > DELIVERIES_PER_SECOND && elapsed >= NEWS_SOONEST;
         if elapsed >= NEWS_EVERY || too_many {
             let step = u128::from(self.news_step.get());
@@ -204,27 +206,27 @@ impl Fleet {
             let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(self.pods)));
             self.news_step = Span::nanos(fitting).max(least).min(NEWS_STEP_MAX);
             self.news_set = now;
-            self.heard = 0;
+            self.news_received = 0;
         }
         self.news_step.max(NEWS_STEP)
     }
 
-    pub(super) fn beat_every(&self) -> Span {
-        BEAT.times(Cells::new(self.pods.div_ceil(PODS_PER_SECOND).max(1)))
+    pub(super) fn heartbeat_interval(&self) -> Span {
+        HEARTBEAT.times(Cells::new(self.pods.div_ceil(PODS_PER_SECOND).max(1)))
     }
 
     /// When the next sign of life is due.
-    pub(super) fn beat_at(&self, now: Nanos) -> Nanos {
-        match (self.beat_under_way || self.left, self.beat_wanted) {
-            (true, _) => now.after(BEAT),
-            (false, true) => self.next_beat.min(self.prompted_at).max(now),
-            (false, false) => self.next_beat.max(now),
+    pub(super) fn heartbeat_due(&self, now: Nanos) -> Nanos {
+        match (self.heartbeat_in_flight || self.left, self.heartbeat_wanted) {
+            (true, _) => now.after(HEARTBEAT),
+            (false, true) => self.next_heartbeat.min(self.prompted_at).max(now),
+            (false, false) => self.next_heartbeat.max(now),
         }
     }
 
     /// Somebody says that a key was reset: the next sign of life, which is answered what was reset, comes early.
-    pub(super) const fn prompt_beat(&mut self) {
-        self.beat_wanted = true;
+    pub(super) const fn prompt_heartbeat(&mut self) {
+        self.heartbeat_wanted = true;
     }
 
     /// Whether the last sign of life was one that news asked for.
@@ -233,28 +235,28 @@ impl Fleet {
     }
 
     /// The next sign of life, if it is time.
-    fn beat(&mut self, now: Nanos) -> Option<Beat> {
-        let is_time = now >= self.next_beat;
-        let is_prompted = self.beat_wanted && now >= self.prompted_at;
-        if self.beat_under_way || self.left || !(is_time || is_prompted) {
+    fn heartbeat(&mut self, now: Nanos) -> Option<Heartbeat> {
+        let is_time = now >= self.next_heartbeat;
+        let is_prompted = self.heartbeat_wanted && now >= self.prompted_at;
+        if self.heartbeat_in_flight || self.left || !(is_time || is_prompted) {
             return None;
         }
-        self.beat_under_way = true;
-        self.beat_wanted = false;
+        self.heartbeat_in_flight = true;
+        self.heartbeat_wanted = false;
         self.is_prompted = !is_time;
         match is_time {
-            true => self.next_beat = now.after(self.beat_every()),
+            true => self.next_heartbeat = now.after(self.heartbeat_interval()),
             false => {
                 let per_pod = PROMPTED_EVERY_PER_POD.times(Cells::new(self.pods));
                 self.prompted_at = now.after(PROMPTED_EVERY.max(per_pod));
             }
         }
         self.left = self.leaving;
-        Some(Beat {
+        Some(Heartbeat {
             expiry: self
-                .beat_every()
-                .times(Cells::new(BEATS_MISSED_MAX))
-                .plus(BEAT),
+                .heartbeat_interval()
+                .times(Cells::new(HEARTBEATS_MISSED_MAX))
+                .plus(HEARTBEAT),
             resets_seen: self.resets_seen,
             leaving: self.leaving,
         })
@@ -263,32 +265,32 @@ impl Fleet {
     /// The next sign of life is the last, and is given now.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
-        self.next_beat = Nanos::default();
+        self.next_heartbeat = Nanos::default();
     }
 
     /// A sign of life was answered.
-    pub(super) fn beaten(&mut self, beaten: &Beaten) {
-        self.beat_under_way = false;
-        self.resets_seen = beaten.resets;
-        let changed = self.pods != beaten.pods;
-        self.pods = beaten.pods;
+    pub(super) fn heartbeat_answered(&mut self, heartbeat_answered: &HeartbeatReply) {
+        self.heartbeat_in_flight = false;
+        self.resets_seen = heartbeat_answered.resets;
+        let changed = self.pods != heartbeat_answered.pods;
+        self.pods = heartbeat_answered.pods;
         // Those that news asks for may follow each other closely, and say nothing of how long the number has stood.
-        self.steady_beats = match (changed, self.is_prompted) {
+        self.steady_heartbeats = match (changed, self.is_prompted) {
             (true, _) => 0,
-            (false, true) => self.steady_beats,
-            (false, false) => self.steady_beats.saturating_add(1),
+            (false, true) => self.steady_heartbeats,
+            (false, false) => self.steady_heartbeats.saturating_add(1),
         };
     }
 
     /// A sign of life was not answered. What is known of the fleet stays the best guess.
-    pub(super) fn unbeaten(&mut self) {
-        self.beat_under_way = false;
-        self.steady_beats = 0;
+    pub(super) fn heartbeat_failed(&mut self) {
+        self.heartbeat_in_flight = false;
+        self.steady_heartbeats = 0;
     }
 
     /// Whether this pod is counted and the number of pods is to be believed.
     pub(super) const fn is_steady(&self) -> bool {
-        self.steady_beats >= BEATS_STEADY && !self.leaving
+        self.steady_heartbeats >= HEARTBEATS_STEADY && !self.leaving
     }
 
     /// Counts the signs of life.
@@ -306,18 +308,18 @@ impl Fleet {
     }
 
     pub(super) fn sent(&mut self, call: &Call) {
-        self.keys_told += call.deltas.len() as u64;
+        self.keys_reported += call.deltas.len() as u64;
     }
 
     /// Notes what a merge put above capacity. Cells that were `charged` although they were denied are debt and no
     /// overshoot.
-    pub(super) fn told(&mut self, delta: &Delta, charged: Cells, told: Told) {
+    pub(super) fn store_state(&mut self, delta: &Delta, charged: Cells, store_state: StoreState) {
         let (
             Terms::Level {
                 interval, capacity, ..
             },
-            Told::Level { level, capped, .. },
-        ) = (delta.terms, told)
+            StoreState::Level { level, capped, .. },
+        ) = (delta.terms, store_state)
         else {
             return;
         };
@@ -332,11 +334,11 @@ impl Fleet {
     }
 }
 
-impl Rounds {
-    pub(super) fn beat(&mut self, now: Nanos) -> Option<Beat> {
+impl PodSync {
+    pub(super) fn heartbeat(&mut self, now: Nanos) -> Option<Heartbeat> {
         let lane = Lane::new(0);
         self.is_reachable(lane)
-            .then(|| self.fleet.beat(now))
+            .then(|| self.fleet.heartbeat(now))
             .flatten()
     }
 
@@ -353,7 +355,7 @@ impl Rounds {
             let full = self
                 .keys
                 .values()
-                .filter(|tracked| tracked.full_until > now);
+                .filter(|key_sync| key_sync.full_until > now);
             self.fleet.mitigations = full.count() as u64;
             self.fleet.overdue = self.overdue();
         }
@@ -396,7 +398,7 @@ impl Rounds {
             found: fleet.found,
             rounds: fleet.rounds,
             reasons: fleet.reasons,
-            keys_told: fleet.keys_told,
+            keys_reported: fleet.keys_reported,
             repaired: fleet.repaired,
             overshoot,
             mitigations: fleet.mitigations + engine.mitigations_unseen() as u64,
@@ -418,12 +420,12 @@ mod tests {
     }
 
     /// The step in milliseconds after each of `seconds` in which so many pieces were heard.
-    fn steps(fleet: &mut Fleet, heard: &[u64]) -> Vec<u64> {
-        let step = |(second, heard): (u64, &u64)| {
-            fleet.heard = *heard;
+    fn steps(fleet: &mut Fleet, news_received: &[u64]) -> Vec<u64> {
+        let step = |(second, news_received): (u64, &u64)| {
+            fleet.news_received = *news_received;
             fleet.news_step(Nanos::new(second * SECOND)).get() / 1_000_000
         };
-        (1..).zip(heard).map(step).collect()
+        (1..).zip(news_received).map(step).collect()
     }
 
     #[test]
@@ -451,7 +453,7 @@ mod tests {
         let mut fleet = fleet(100);
         let _ = fleet.news_step(Nanos::new(SECOND));
         let mut after_ms = |ms: u64| {
-            fleet.heard = 600;
+            fleet.news_received = 600;
             fleet.news_step(Nanos::new(SECOND + ms * 1_000_000)).get() / 1_000_000
         };
         assert_eq!(

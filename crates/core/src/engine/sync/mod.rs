@@ -7,32 +7,32 @@
 //! A key is *silent* while this pod uses it within its even share, else *loud*: everything of it is told, and the other
 //! pods are asked to do the same.
 
-mod blind;
 mod books;
 mod fleet;
-mod hearsay;
+mod key_sync;
 mod keys;
 mod lanes;
+mod news_trust;
 mod overdue;
 mod queue;
 mod refunds;
-mod tracked;
+mod unreachable;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::admit::Asked;
+use super::admit::Subject;
 use super::{Engine, Snapshot};
 use crate::pure::sync::{
-    Beat, Beaten, Budget, Call, LANES, Lane, LaneBook, Link, News, Refund, Reply, Share, StoreKey,
-    Terrain,
+    Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, LaneBook, Link, News, Refund,
+    Reply, Share, StoreKey,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 use fleet::Fleet;
-use hearsay::Hearsay;
+use key_sync::KeySync;
+use news_trust::NewsTrust;
 use queue::SendQueue;
 use refunds::RefundQueue;
-use tracked::Tracked;
 
 pub use books::{Books, Loss};
 pub use fleet::{Figures, Reason, ShardState};
@@ -64,7 +64,7 @@ pub struct Turn {
     /// Calls to send. Each lane has at most one under way.
     pub calls: Vec<Call>,
     /// A sign of life to send.
-    pub beat: Option<Beat>,
+    pub heartbeat: Option<Heartbeat>,
     /// Refunded cells to give back in the store.
     pub give_back: Vec<Refund>,
 }
@@ -88,19 +88,19 @@ impl Trip {
 
 /// The rounds.
 #[derive(Debug)]
-pub struct Rounds {
+pub struct PodSync {
     pace: Pace,
-    terrain: Terrain,
+    fleet_view: FleetView,
     lanes: Vec<LaneState>,
     links: Vec<Link>,
     shard_of: Vec<usize>,
     /// Boxed: a map is up to twice as large as what is in it, and three times while it grows.
-    keys: HashMap<StoreKey, Box<Tracked>>,
+    keys: HashMap<StoreKey, Box<KeySync>>,
     due: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
     refunds: RefundQueue,
     /// What other pods say of keys, as far as it matters.
-    hearsay: Hearsay,
+    news_trust: NewsTrust,
     budget: Budget,
     /// Keys that wait to be reported.
     queue: SendQueue,
@@ -142,22 +142,22 @@ impl<'a> Here<'a> {
         self.moment.now
     }
 
-    fn subject(&self, key: StoreKey) -> Option<Asked<'a>> {
-        self.engine.subject(self.snapshot, key, self.moment)
+    fn subject_of_key(&self, key: StoreKey) -> Option<Subject<'a>> {
+        self.engine.subject_of_key(self.snapshot, key, self.moment)
     }
 }
 
-impl Rounds {
+impl PodSync {
     /// The rounds of a pod that has told nothing yet.
     ///
     /// Of as many keys as it holds, `keys_max`, a pod keeps one in [`TRACKED_PART`] in mind, and of what it told as much
     /// as it would tell if each of those was told once.
     pub fn new(pace: Pace, keys_max: usize) -> Self {
-        let terrain = Terrain {
+        let fleet_view = FleetView {
             accuracy: pace.accuracy,
             pods: 1,
         };
-        let hearsay = Hearsay::new(keys_max);
+        let news_trust = NewsTrust::new(keys_max);
         let keys_max = (keys_max / TRACKED_PART).max(TRACKED_MIN);
         let lane = |lane| LaneState {
             book: LaneBook::new(lane).keeping(keys_max / usize::from(LANES)),
@@ -169,7 +169,7 @@ impl Rounds {
         };
         Self {
             pace,
-            terrain,
+            fleet_view,
             lanes: Lane::all().map(lane).collect(),
             links: vec![Link::new()],
             shard_of: vec![0; usize::from(LANES)],
@@ -177,7 +177,7 @@ impl Rounds {
             due: BTreeSet::new(),
             keys_max,
             refunds: RefundQueue::default(),
-            hearsay,
+            news_trust,
             budget: Budget::new(1),
             queue: SendQueue::default(),
             fleet: Fleet::default(),
@@ -203,24 +203,24 @@ impl Rounds {
         if self.version != snapshot.version() {
             self.rules_changed(here);
         }
-        for key in engine.wanting.drain() {
-            self.noticed(here, key);
+        for key in engine.sync_queue.drain() {
+            self.trigger_reached(here, key);
         }
         while let Some((at, key)) = self.due.first().copied()
             && at <= moment.now
         {
             self.due.pop_first();
-            self.came_due(here, key);
+            self.look_due(here, key);
         }
         for (key, cells) in engine.charges.take() {
-            if let Some(tracked) = self.keys.get_mut(&key) {
-                tracked.charged = tracked.charged.plus(cells);
+            if let Some(key_sync) = self.keys.get_mut(&key) {
+                key_sync.charged = key_sync.charged.plus(cells);
             }
         }
         self.look_after_hearsay(here);
-        self.links_changed(engine, moment.now);
-        let beat = self.beat(moment.now);
-        if beat.is_some() && !self.fleet.is_prompted() {
+        self.update_unreachable(engine, moment.now);
+        let heartbeat = self.heartbeat(moment.now);
+        if heartbeat.is_some() && !self.fleet.is_prompted() {
             self.doubt_next();
         }
         // First: a busy key is at rest only now and then.
@@ -228,7 +228,7 @@ impl Rounds {
         let give_back = self.give_back(here);
         let turn = Turn {
             calls: self.calls(here),
-            beat,
+            heartbeat,
             give_back,
         };
         self.show(engine, moment.now);
@@ -241,12 +241,12 @@ impl Rounds {
         let lanes = Lane::all().zip(&self.lanes);
         let lanes = lanes.filter_map(|(number, lane)| self.lane_opens(number, lane, now));
         let reachable = self.is_reachable(Lane::new(0));
-        let beat = reachable.then(|| self.fleet.beat_at(now));
+        let heartbeat = reachable.then(|| self.fleet.heartbeat_due(now));
         let affordable = self.affordable_at(now);
         let refunds = self.refunds_open(now);
-        let all = due.into_iter().chain(lanes).chain(beat);
+        let all = due.into_iter().chain(lanes).chain(heartbeat);
         let all = all
-            .chain(self.hearsay.next_at())
+            .chain(self.news_trust.next_at())
             .chain(affordable)
             .chain(refunds);
         // Something is always looked at again: a probe, a sign of life.
@@ -280,22 +280,27 @@ impl Rounds {
     pub fn unanswered(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
         let shard = self.shard(lane);
         self.links[shard].failed(now, jitter);
-        self.links_changed(engine, now);
+        self.update_unreachable(engine, now);
     }
 
     /// Other pods told something.
-    pub fn heard(&mut self, engine: &Engine, news: News, moment: Moment) {
+    pub fn news_received(&mut self, engine: &Engine, news: News, moment: Moment) {
         let snapshot: Arc<Snapshot> = engine.snapshot();
         let here = Here {
             engine,
             snapshot: &snapshot,
             moment,
         };
-        self.hear(&here, news);
+        self.receive_news(&here, news);
     }
 
     /// A sign of life was answered.
-    pub fn beaten(&mut self, engine: &Engine, beaten: &Beaten, moment: Moment) {
+    pub fn heartbeat_answered(
+        &mut self,
+        engine: &Engine,
+        heartbeat_answered: &HeartbeatReply,
+        moment: Moment,
+    ) {
         let snapshot = engine.snapshot();
         let here = Here {
             engine,
@@ -303,21 +308,21 @@ impl Rounds {
             moment,
         };
         self.link_succeeded(engine, Lane::new(0), moment.now);
-        for key in &beaten.reset_keys {
+        for key in &heartbeat_answered.reset_keys {
             self.reset(&here, *key);
         }
-        self.fleet.beaten(beaten);
+        self.fleet.heartbeat_answered(heartbeat_answered);
         // More pods are believed at once. Fewer are not: after an outage they come back one by one.
-        if beaten.pods > self.terrain.pods || self.fleet.is_steady() {
-            self.terrain.pods = beaten.pods.max(1);
-            self.budget.set_pods(self.terrain.pods, moment.now);
+        if heartbeat_answered.pods > self.fleet_view.pods || self.fleet.is_steady() {
+            self.fleet_view.pods = heartbeat_answered.pods.max(1);
+            self.budget.set_pods(self.fleet_view.pods, moment.now);
         }
         self.set_openings(&here);
     }
 
     /// A sign of life was not answered.
-    pub fn unbeaten(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
-        self.fleet.unbeaten();
+    pub fn heartbeat_failed(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
+        self.fleet.heartbeat_failed();
         self.unanswered(engine, Lane::new(0), now, jitter);
     }
 
@@ -330,19 +335,19 @@ impl Rounds {
             moment,
         };
         self.fleet.leave();
-        for key in engine.wanting.drain() {
-            self.noticed(here, key);
+        for key in engine.sync_queue.drain() {
+            self.trigger_reached(here, key);
         }
         let mut loud: Vec<StoreKey> = self.loud().collect();
         loud.sort_unstable();
         for key in loud {
             let pending = here
-                .subject(key)
-                .and_then(|asked| engine.pending_of(&asked));
+                .subject_of_key(key)
+                .and_then(|subject| engine.pending_of(&subject));
             let carried = self
                 .keys
                 .get(&key)
-                .map_or(Cells::ZERO, |tracked| tracked.carry.gross);
+                .map_or(Cells::ZERO, |key_sync| key_sync.unsent.gross);
             if pending.unwrap_or(Cells::ZERO).plus(carried) > Cells::ZERO {
                 self.enqueue(here, key, Reason::Drain);
             }
@@ -366,7 +371,7 @@ impl Rounds {
 
     fn loud(&self) -> impl Iterator<Item = StoreKey> {
         let keys = self.keys.iter();
-        keys.filter(|(_, tracked)| tracked.is_loud())
+        keys.filter(|(_, key_sync)| key_sync.is_loud())
             .map(|(key, _)| *key)
     }
 
@@ -379,6 +384,8 @@ impl Rounds {
     }
 
     fn gap(&self) -> Span {
-        GAP.max(Span::nanos(self.terrain.pods.saturating_mul(GAP_PER_POD)))
+        GAP.max(Span::nanos(
+            self.fleet_view.pods.saturating_mul(GAP_PER_POD),
+        ))
     }
 }

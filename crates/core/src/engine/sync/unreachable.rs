@@ -3,10 +3,10 @@
 //! A lane is *cut off* while the link to its shard is partitioned, and *late* while an answer takes too long. Either
 //! way this pod is blind there: it sees its own admissions and nobody else's.
 
-use super::Rounds;
-use super::tracked::{Alone, Carry};
-use crate::engine::admit::Asked;
-use crate::engine::collect::Hushed;
+use super::PodSync;
+use super::key_sync::{Detached, Unsent};
+use crate::engine::admit::Subject;
+use crate::engine::collect::SilentCells;
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::Share;
 use crate::pure::{Cells, Moment, Nanos, Span};
@@ -15,9 +15,9 @@ use crate::pure::{Cells, Moment, Nanos, Span};
 const LATE_AFTER: Span = Span::nanos(50_000_000);
 const LATE_TRIPS: Cells = Cells::new(4);
 
-impl Rounds {
+impl PodSync {
     /// Which lanes are cut off may have changed: says so to the checks.
-    pub(super) fn links_changed(&mut self, engine: &Engine, now: Nanos) {
+    pub(super) fn update_unreachable(&mut self, engine: &Engine, now: Nanos) {
         let cut_off = self
             .shard_of
             .iter()
@@ -26,21 +26,21 @@ impl Rounds {
                 lanes | u64::from(self.links[*shard].is_partitioned()) << lane
             });
         let late = self.late_lanes(now);
-        let blind = cut_off | late;
-        if (cut_off, blind) == (self.fleet.cut_off, self.fleet.blind) {
+        let unreachable = cut_off | late;
+        if (cut_off, unreachable) == (self.fleet.cut_off, self.fleet.unreachable) {
             return;
         }
-        let newly = Newly {
+        let newly = LaneChanges {
             cut_off: cut_off & !self.fleet.cut_off,
-            blind: blind & !self.fleet.blind,
-            sighted: self.fleet.blind & !blind,
+            unreachable: unreachable & !self.fleet.unreachable,
+            reachable: self.fleet.unreachable & !unreachable,
         };
         self.fleet.cut_off = cut_off;
-        self.fleet.blind = blind;
-        self.note_blind(engine, &newly, now);
+        self.fleet.unreachable = unreachable;
+        self.note_unreachable(engine, &newly, now);
         // Lanes fall behind one after the other: what was learned within an interval is good for all of them.
         let fresh = self.fleet.shared_at.after(self.pace.interval) > now;
-        if newly.blind != 0 && !(fresh && self.fleet.shared_at > Nanos::default()) {
+        if newly.unreachable != 0 && !(fresh && self.fleet.shared_at > Nanos::default()) {
             engine.fallback.set_shares(self.shares());
             self.fleet.shared_at = now;
         }
@@ -49,48 +49,50 @@ impl Rounds {
 
     /// What this pod grants of each key without the store.
     fn shares(&self) -> Shares {
-        let pods = self.terrain.pods;
-        let loud = self.keys.iter().filter(|(_, tracked)| tracked.is_loud());
+        let pods = self.fleet_view.pods;
+        let loud = self.keys.iter().filter(|(_, key_sync)| key_sync.is_loud());
         Shares {
             unlearned: Share::even(pods),
             learned: loud
-                .map(|(key, tracked)| (key.name, Share::fallback(tracked.weight, pods)))
+                .map(|(key, key_sync)| (key.name, Share::fallback(key_sync.weight, pods)))
                 .collect(),
         }
     }
 
     /// Notes how the keys of lanes stand that do not answer, which tells later what was admitted meanwhile. Once they
     /// answer again, that is settled before anything else happens to the bucket.
-    fn note_blind(&mut self, engine: &Engine, newly: &Newly, now: Nanos) {
+    fn note_unreachable(&mut self, engine: &Engine, newly: &LaneChanges, now: Nanos) {
         let snapshot = engine.snapshot();
-        let pods = self.terrain.pods;
+        let pods = self.fleet_view.pods;
         let mut to_tell = Vec::new();
-        self.keys.iter_mut().for_each(|(key, tracked)| {
+        self.keys.iter_mut().for_each(|(key, key_sync)| {
             let is_in = |lanes: u64| lanes >> key.lane().number() & 1 == 1;
-            if !is_in(newly.cut_off | newly.blind | newly.sighted) {
+            if !is_in(newly.cut_off | newly.unreachable | newly.reachable) {
                 return;
             }
-            let asked = engine.subject(&snapshot, *key, Moment::default());
-            if is_in(newly.cut_off | newly.blind) {
-                let alone = tracked.alone.get_or_insert_with(|| Alone {
-                    told: asked.map_or(now, |asked| told_until(engine, &asked, tracked.carry)),
+            let subject = engine.subject_of_key(&snapshot, *key, Moment::default());
+            if is_in(newly.cut_off | newly.unreachable) {
+                let detached = key_sync.detached.get_or_insert_with(|| Detached {
+                    known_until: subject.map_or(now, |subject| {
+                        known_until(engine, &subject, key_sync.unsent)
+                    }),
                     cut_off: false,
                 });
-                alone.cut_off |= is_in(newly.cut_off);
-            } else if let Some(Alone { cut_off: true, .. }) = tracked.alone
-                && tracked.is_loud()
-                && let Some(asked) = asked
-                && let Some(tat) = engine.tat_of(&asked)
+                detached.cut_off |= is_in(newly.cut_off);
+            } else if let Some(Detached { cut_off: true, .. }) = key_sync.detached
+                && key_sync.is_loud()
+                && let Some(subject) = subject
+                && let Some(tat) = engine.tat_of(&subject)
             {
-                let Hushed { cells, worth } = engine.hush(&asked);
-                let share = Share::fallback(tracked.weight, pods);
-                let price = asked.limit.interval().times(worth);
-                tracked.carry.price = tracked.price(price, share, tat, now);
-                tracked.carry.gross = tracked.carry.gross.plus(cells);
+                let SilentCells { cells, worth } = engine.take_silent(&subject);
+                let share = Share::fallback(key_sync.weight, pods);
+                let price = subject.limit.interval().times(worth);
+                key_sync.unsent.price = key_sync.price(price, share, tat, now);
+                key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
                 to_tell.push(*key);
             }
-            if is_in(newly.sighted) {
-                tracked.alone = None;
+            if is_in(newly.reachable) {
+                key_sync.detached = None;
             }
         });
         to_tell.sort_unstable();
@@ -117,18 +119,21 @@ impl Rounds {
 }
 
 /// Where a bucket ends without the cells that the store has not heard of.
-fn told_until(engine: &Engine, asked: &Asked<'_>, carry: Carry) -> Nanos {
-    let pending = engine.pending_of(asked).unwrap_or(Cells::ZERO);
-    let untold = asked.limit.interval().times(pending.plus(carry.gross));
-    engine.tat_of(asked).unwrap_or_default().before(untold)
+fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Nanos {
+    let pending = engine.pending_of(subject).unwrap_or(Cells::ZERO);
+    let unreported = subject.limit.interval().times(pending.plus(unsent.gross));
+    engine
+        .tat_of(subject)
+        .unwrap_or_default()
+        .before(unreported)
 }
 
 /// Lanes, by a bit each.
-struct Newly {
+struct LaneChanges {
     /// That cannot be told any more ...
     cut_off: u64,
     /// ... or do not answer in time any more.
-    blind: u64,
+    unreachable: u64,
     /// That do both again.
-    sighted: u64,
+    reachable: u64,
 }

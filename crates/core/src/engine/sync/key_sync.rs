@@ -3,13 +3,13 @@
 use super::fleet::Reason;
 use super::overdue::Overdue;
 use super::queue::Place;
-use crate::engine::collect::{Frozen, Seat};
+use crate::engine::collect::{FrozenCells, Seat};
 use crate::pure::sync::{Allowance, Demand, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// A key that is told, or was looked at because it might have to be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tracked {
+pub(super) struct KeySync {
     pub(super) limit: Limit,
     pub(super) terms: Terms,
     /// Whether a pod's part of its accuracy is less than a cell: each cell is told at once. That is never often, because
@@ -40,13 +40,13 @@ pub(super) struct Tracked {
     /// Whether the store has said how it stands.
     pub(super) answered: bool,
     /// Cells that were collected and are yet to be told.
-    pub(super) carry: Carry,
+    pub(super) unsent: Unsent,
     /// Those cells yet to be told, here and in the bucket, that were charged although they were denied.
     pub(super) charged: Cells,
     pub(super) demand: Demand,
     pub(super) weight: Share,
     /// How it stood when its lane became blind.
-    pub(super) alone: Option<Alone>,
+    pub(super) detached: Option<Detached>,
     /// Until when the store's level denies it.
     pub(super) full_until: Nanos,
 }
@@ -54,7 +54,7 @@ pub(super) struct Tracked {
 /// A key on its way to the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    pub(super) frozen: Frozen,
+    pub(super) frozen: FrozenCells,
     pub(super) terms: Terms,
     /// Those of its cells that were charged although they were denied.
     pub(super) charged: Cells,
@@ -66,16 +66,16 @@ pub(super) struct Flight {
 
 /// A key of a lane that does not answer, or did not when what is pending was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Alone {
+pub(super) struct Detached {
     /// Where the bucket ended without what was pending: what the store knows of.
-    pub(super) told: Nanos,
+    pub(super) known_until: Nanos,
     /// Whether the lane was cut off: what was admitted meanwhile is billed net of what has drained.
     pub(super) cut_off: bool,
 }
 
 /// Cells between a bucket and a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Carry {
+pub(super) struct Unsent {
     pub(super) gross: Cells,
     pub(super) price: Span,
 }
@@ -87,7 +87,7 @@ pub(super) enum Use {
     Beyond,
 }
 
-impl Tracked {
+impl KeySync {
     pub(super) fn new(limit: Limit, terms: Terms, weight: Share, now: Nanos) -> Self {
         Self {
             limit,
@@ -105,11 +105,11 @@ impl Tracked {
             overdue: None,
             ask: false,
             answered: false,
-            carry: Carry::default(),
+            unsent: Unsent::default(),
             charged: Cells::ZERO,
             demand: Demand::default(),
             weight,
-            alone: None,
+            detached: None,
             full_until: Nanos::default(),
         }
     }
@@ -127,7 +127,12 @@ impl Tracked {
 
     /// The same for cells that are told: they need not be told once more, so no more of them is remembered than it takes
     /// to see that the share is exceeded.
-    pub(super) fn used_and_told(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
+    pub(super) fn used_and_reported(
+        &mut self,
+        allowance: &Allowance,
+        cells: Cells,
+        now: Nanos,
+    ) -> Use {
         let used = self.used(allowance, cells, now);
         let most = now.after(allowance.capacity()).after(allowance.interval);
         self.even = self.even.min(most);
@@ -135,7 +140,7 @@ impl Tracked {
     }
 
     /// All that was used is told: the even share is as good as new.
-    pub(super) const fn was_told(&mut self, now: Nanos) {
+    pub(super) const fn all_reported(&mut self, now: Nanos) {
         self.even = now;
         self.looked = now;
     }
@@ -162,7 +167,7 @@ impl Tracked {
 
     /// Whether nothing of it is between its bucket and the store.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.flight.is_none() && self.place.is_none() && self.carry == Carry::default()
+        self.flight.is_none() && self.place.is_none() && self.unsent == Unsent::default()
     }
 
     /// What cells that cost `price` when they were admitted cost now, and what is carried with them: all of it, or, after
@@ -170,10 +175,10 @@ impl Tracked {
     /// the store knew it to be, or from now on if that has drained too. Of an overdue key the same holds for what was
     /// admitted since it is granted by share; what is carried was admitted before and costs all of its price.
     pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
-        let whole = price.plus(self.carry.price);
-        match self.alone {
-            Some(Alone {
-                told,
+        let whole = price.plus(self.unsent.price);
+        match self.detached {
+            Some(Detached {
+                known_until,
                 cut_off: true,
             }) => {
                 // Admissions fill a bucket to its capacity, charges beyond that.
@@ -181,16 +186,16 @@ impl Tracked {
                     Cells::ZERO => self.limit.capacity(),
                     _ => self.terms.level_max(),
                 };
-                let filled = tat.since(told.max(now)).min(fill_max);
+                let filled = tat.since(known_until.max(now)).min(fill_max);
                 whole.min(share.of_span(filled))
             }
-            Some(Alone { cut_off: false, .. }) | None => match self.overdue {
+            Some(Detached { cut_off: false, .. }) | None => match self.overdue {
                 Some(overdue) => {
                     // What was charged although it was denied was used, whoever grants what.
                     let charged = self.limit.interval().times(self.charged).min(price);
                     let by_share = overdue.price(&self.limit, tat, now);
                     let admitted = price.less(charged).min(by_share);
-                    self.carry.price.plus(charged).plus(admitted)
+                    self.unsent.price.plus(charged).plus(admitted)
                 }
                 None => whole,
             },
@@ -211,27 +216,39 @@ mod tests {
     }
 
     /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if all of it is billed. The bucket ends
-    /// so many milliseconds from now; the store knew of it until `told`.
-    fn price(alone: Option<Alone>, ends: u64) -> u64 {
+    /// so many milliseconds from now; the store knew of it until `known_until`.
+    fn price(detached: Option<Detached>, ends: u64) -> u64 {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
-        let tracked = Tracked {
-            alone,
-            ..Tracked::new(limit, Terms::level(&limit), Share::even(4), NOW)
+        let key_sync = KeySync {
+            detached,
+            ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
         };
-        let price = tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
+        let price = key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         price.get() / 1_000_000
     }
 
-    fn cut_off(told: Nanos) -> Option<Alone> {
+    fn cut_off(known_until: Nanos) -> Option<Detached> {
         let cut_off = true;
-        Some(Alone { told, cut_off })
+        Some(Detached {
+            known_until,
+            cut_off,
+        })
     }
 
     #[test]
     fn in_health_and_while_only_late_all_is_billed() {
         assert_eq!(price(None, 10), 500);
         let cut_off = false;
-        assert_eq!(price(Some(Alone { told: NOW, cut_off }), 10), 500);
+        assert_eq!(
+            price(
+                Some(Detached {
+                    known_until: NOW,
+                    cut_off
+                }),
+                10
+            ),
+            500
+        );
     }
 
     #[test]
@@ -260,12 +277,12 @@ mod tests {
     fn overdue_price(charged: u64, ends: u64) -> u64 {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
-        let tracked = Tracked {
+        let key_sync = KeySync {
             overdue: Some(Overdue { share, from }),
             charged: Cells::new(charged),
-            ..Tracked::new(limit, Terms::level(&limit), Share::even(4), NOW)
+            ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
         };
-        let price = tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
+        let price = key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         price.get() / 1_000_000
     }
 
@@ -285,12 +302,12 @@ mod tests {
     #[test]
     fn what_was_charged_beyond_capacity_is_billed_too() {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
-        let tracked = Tracked {
-            alone: cut_off(NOW),
+        let key_sync = KeySync {
+            detached: cut_off(NOW),
             charged: Cells::new(25),
-            ..Tracked::new(limit, Terms::charging(&limit), Share::even(4), NOW)
+            ..KeySync::new(limit, Terms::charging(&limit), Share::even(4), NOW)
         };
-        let price = |ends| tracked.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
+        let price = |ends| key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         assert_eq!([1_600, 60_000].map(price), [ms(400), ms(500)]);
     }
 }

@@ -21,7 +21,7 @@ pub enum KeysShown {
 
 /// A name that came often.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offender<T> {
+pub struct HeavyHitter<T> {
     /// The name.
     pub name: u128,
     /// How often it came, at most.
@@ -34,12 +34,12 @@ pub struct Offender<T> {
 
 /// The names of one stream.
 #[derive(Clone, Debug)]
-pub struct Offenders<T> {
-    rows: Vec<Offender<T>>,
+pub struct HeavyHitters<T> {
+    rows: Vec<HeavyHitter<T>>,
     seen: u64,
 }
 
-impl<T> Default for Offenders<T> {
+impl<T> Default for HeavyHitters<T> {
     fn default() -> Self {
         Self {
             rows: Vec::new(),
@@ -48,7 +48,7 @@ impl<T> Default for Offenders<T> {
     }
 }
 
-impl<T: Clone> Offenders<T> {
+impl<T: Clone> HeavyHitters<T> {
     /// Counts `name`. What is known of it is asked for when it gets a place.
     pub fn note(&mut self, name: u128, about: impl FnOnce() -> T) {
         self.seen = self.seen.saturating_add(1);
@@ -57,7 +57,7 @@ impl<T: Clone> Offenders<T> {
             row.count = row.count.saturating_add(1);
             return;
         }
-        let mut newcomer = Offender {
+        let mut newcomer = HeavyHitter {
             name,
             count: 1,
             error: 0,
@@ -78,15 +78,15 @@ impl<T: Clone> Offenders<T> {
     }
 
     /// The names of two streams as if they had been one, those that came most often first.
-    pub fn of_both(&self, other: &Self) -> Vec<Offender<T>> {
+    pub fn of_both(&self, other: &Self) -> Vec<HeavyHitter<T>> {
         let mut both: Vec<_> = self.rows.iter().map(|row| row.and(other)).collect();
-        let known = |row: &&Offender<T>| self.row(row.name).is_none();
+        let known = |row: &&HeavyHitter<T>| self.row(row.name).is_none();
         both.extend(other.rows.iter().filter(known).map(|row| row.and(self)));
         both.sort_by_key(|row| (Reverse(row.count), row.name));
         both
     }
 
-    fn row(&self, name: u128) -> Option<&Offender<T>> {
+    fn row(&self, name: u128) -> Option<&HeavyHitter<T>> {
         self.rows.iter().find(|row| row.name == name)
     }
 
@@ -98,9 +98,9 @@ impl<T: Clone> Offenders<T> {
     }
 }
 
-impl<T: Clone> Offender<T> {
+impl<T: Clone> HeavyHitter<T> {
     /// This name in its own stream and in `other`.
-    fn and(&self, other: &Offenders<T>) -> Self {
+    fn and(&self, other: &HeavyHitters<T>) -> Self {
         let unknown = || (other.unknown(), other.unknown());
         let (count, error) = other
             .row(self.name)
@@ -121,12 +121,12 @@ mod tests {
 
     use super::*;
 
-    fn of(names: &[u128]) -> Offenders<()> {
-        let mut offenders = Offenders::default();
+    fn of(names: &[u128]) -> HeavyHitters<()> {
+        let mut heavy_hitters = HeavyHitters::default();
         for name in names {
-            offenders.note(*name, || ());
+            heavy_hitters.note(*name, || ());
         }
-        offenders
+        heavy_hitters
     }
 
     fn counts(names: &[u128]) -> BTreeMap<u128, u64> {
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn as_long_as_there_is_room_every_count_is_exact() {
-        let found = of(&[7, 8, 7, 9, 7, 8]).of_both(&Offenders::default());
+        let found = of(&[7, 8, 7, 9, 7, 8]).of_both(&HeavyHitters::default());
         let found: Vec<_> = found
             .iter()
             .map(|row| (row.name, row.count, row.error))
@@ -148,12 +148,12 @@ mod tests {
 
     #[test]
     fn what_is_known_of_a_name_is_asked_for_once() {
-        let mut offenders = Offenders::default();
+        let mut heavy_hitters = HeavyHitters::default();
         let mut asked = 0;
         for _ in 0..3 {
-            offenders.note(7, || asked += 1);
+            heavy_hitters.note(7, || asked += 1);
         }
-        assert_eq!((asked, offenders.seen()), (1, 3));
+        assert_eq!((asked, heavy_hitters.seen()), (1, 3));
     }
 
     proptest! {

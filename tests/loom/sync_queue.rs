@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate_core::engine::wanting::Wanting;
+use tidegate_core::engine::sync_queue::SyncQueue;
 use tidegate_core::pure::sync::{Family, StoreKey};
 
 const fn key(name: u128) -> StoreKey {
@@ -22,20 +22,20 @@ fn a_key_is_drained_or_rings_again() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let wanting = Arc::new(Wanting::default());
+        let sync_queue = Arc::new(SyncQueue::default());
         // Not loom's: what is counted is not what is explored.
-        let rung = std::sync::Arc::new(AtomicUsize::new(0));
-        let bell = std::sync::Arc::clone(&rung);
-        wanting.set_alarm(Box::new(move || {
+        let woken = std::sync::Arc::new(AtomicUsize::new(0));
+        let bell = std::sync::Arc::clone(&woken);
+        sync_queue.set_waker(Box::new(move || {
             bell.fetch_add(1, Ordering::Relaxed);
         }));
-        wanting.push(key(1));
-        assert_eq!(rung.load(Ordering::Relaxed), 1);
-        let checks = Arc::clone(&wanting);
+        sync_queue.push(key(1));
+        assert_eq!(woken.load(Ordering::Relaxed), 1);
+        let checks = Arc::clone(&sync_queue);
         let other = thread::spawn(move || checks.push(key(2)));
-        let drained = wanting.drain().count();
+        let drained = sync_queue.drain().count();
         other.join().expect("no panic");
-        let rings = rung.load(Ordering::Relaxed);
+        let rings = woken.load(Ordering::Relaxed);
         assert!(
             (1..=2).contains(&drained) && (drained == 2 || rings == 2),
             "{drained} drained, rung {rings} times"

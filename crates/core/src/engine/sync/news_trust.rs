@@ -16,11 +16,11 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::fleet::Reason;
-use super::{Here, Rounds};
+use super::{Here, PodSync};
 use crate::engine::Engine;
-use crate::engine::admit::Asked;
-use crate::engine::collect::{Answered, Raised};
-use crate::pure::sync::{Family, StoreKey, Told};
+use crate::engine::admit::Subject;
+use crate::engine::collect::{Answered, NewsEffect};
+use crate::pure::sync::{Family, StoreKey, StoreState};
 use crate::pure::{Cells, Nanos, Span};
 
 /// How long news alone denies a key, counted from the first check that it denies.
@@ -44,7 +44,7 @@ const HEARSAY_MIN: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// When it was last heard.
-    heard: Nanos,
+    news_received: Nanos,
     /// Where the bucket ended when it was first heard, or that moment if that is later.
     before: Nanos,
     /// When the claim has come to its end by itself.
@@ -65,11 +65,11 @@ enum Change {
 #[derive(Clone, Copy, Debug)]
 enum Belief {
     Heard(Claim),
-    /// `asked`: whether the key waits for its round, or has been in it.
+    /// `is_sent`: whether the key waits for its round, or has been in it.
     Asking {
         claim: Claim,
         until: Nanos,
-        asked: bool,
+        is_sent: bool,
     },
     Confirmed,
     /// News is passed over until then. It is remembered for a while after that.
@@ -81,14 +81,14 @@ enum Belief {
 
 /// What is known from news, by key.
 #[derive(Debug)]
-pub(super) struct Hearsay {
+pub(super) struct NewsTrust {
     /// And when to look at it next.
     beliefs: HashMap<StoreKey, (Nanos, Belief)>,
     next: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
 }
 
-impl Hearsay {
+impl NewsTrust {
     /// Of a pod that holds `keys_max` keys.
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
@@ -128,34 +128,34 @@ impl Hearsay {
 
 impl Claim {
     /// What was claimed before, if that still counts, and what was raised now.
-    fn joined(known: Option<Self>, raised: Raised, now: Nanos) -> Option<Self> {
+    fn joined(known: Option<Self>, raised: NewsEffect, now: Nanos) -> Option<Self> {
         let known = known.filter(|claim| claim.ends > now);
         let doubted_for = known.map_or(Span::ZERO, |claim| claim.doubted_for);
         Some(match (raised, known) {
-            (Raised::Nothing, known) => Self {
-                heard: now,
+            (NewsEffect::Nothing, known) => Self {
+                news_received: now,
                 ..known?
             },
-            (Raised::Level { from, to }, known) => {
+            (NewsEffect::Level { from, to }, known) => {
                 let so_far = match known.map(|claim| claim.change) {
                     Some(Change::Level(so_far)) => so_far,
                     Some(Change::Window(..)) | None => Span::ZERO,
                 };
                 Self {
-                    heard: now,
+                    news_received: now,
                     before: known.map_or(from, |claim| claim.before),
                     ends: to,
                     change: Change::Level(so_far.plus(to.since(from))),
                     doubted_for,
                 }
             }
-            (Raised::Window { index, cells, left }, known) => {
+            (NewsEffect::Window { index, cells, left }, known) => {
                 let so_far = match known.map(|claim| claim.change) {
                     Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
                     Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
                 };
                 Self {
-                    heard: now,
+                    news_received: now,
                     before: now,
                     ends: now.after(left),
                     change: Change::Window(index, so_far.plus(cells)),
@@ -171,26 +171,26 @@ impl Claim {
     }
 }
 
-impl Rounds {
+impl PodSync {
     /// Other pods say that a key is full. Whether that is believed.
     pub(super) fn hear_full(
         &mut self,
         here: &Here<'_>,
-        (key, asked): (StoreKey, Option<&Asked<'_>>),
+        (key, subject): (StoreKey, Option<&Subject<'_>>),
         level: Span,
     ) -> bool {
         let now = here.now();
         if self.refunds.outdates_news(key, now) {
             return false;
         }
-        let known = self.hearsay.get(&key);
+        let known = self.news_trust.get(&key);
         let doubted_for = match known {
             Some(Belief::Doubted { until, .. }) if until > now => return false,
             Some(Belief::Doubted { length, .. }) => length,
             Some(Belief::Heard(_) | Belief::Asking { .. } | Belief::Confirmed) | None => Span::ZERO,
         };
-        let raised = match asked {
-            Some(asked) => self.raise(here, asked, level),
+        let raised = match subject {
+            Some(subject) => self.raise(here, subject, level),
             None => here.engine.deny_unheld(key.name, level, now),
         };
         let known_claim = match known {
@@ -202,32 +202,34 @@ impl Rounds {
             return true; // this pod knew as much
         };
         claim.doubted_for = claim.doubted_for.max(doubted_for);
-        if let Some((_, Belief::Asking { claim: known, .. })) = self.hearsay.beliefs.get_mut(&key) {
+        if let Some((_, Belief::Asking { claim: known, .. })) =
+            self.news_trust.beliefs.get_mut(&key)
+        {
             *known = claim;
             return true;
         }
         self.believe(here, key, claim.ends, Belief::Heard(claim));
         if claim.is_long() {
-            here.engine.questions.put(key.name);
+            here.engine.unconfirmed.put(key.name);
         }
         true
     }
 
     /// A check of a key was denied. Whether that was because of news: the store will be asked.
     pub(super) fn denied_by_news(&mut self, here: &Here<'_>, key: StoreKey) -> bool {
-        let Some(Belief::Heard(claim)) = self.hearsay.get(&key) else {
+        let Some(Belief::Heard(claim)) = self.news_trust.get(&key) else {
             return false;
         };
-        if !claim.is_long() || here.engine.questions.holds(key.name) {
+        if !claim.is_long() || here.engine.unconfirmed.holds(key.name) {
             return false;
         }
-        let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.terrain.pods));
+        let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.fleet_view.pods));
         let within = within.max(ASKED_WITHIN_MIN).min(ASKED_WITHIN_MAX);
         let at = here.now().after(jitter(key, here.now(), within));
         let belief = Belief::Asking {
             claim,
             until: here.now().after(BELIEVED_FOR),
-            asked: false,
+            is_sent: false,
         };
         self.believe(here, key, at, belief);
         true
@@ -235,19 +237,19 @@ impl Rounds {
 
     /// Asks where it is time to, and ends what nobody confirmed.
     pub(super) fn look_after_hearsay(&mut self, here: &Here<'_>) {
-        while let Some((at, key)) = self.hearsay.next.first().copied()
+        while let Some((at, key)) = self.news_trust.next.first().copied()
             && at <= here.now()
         {
-            match self.hearsay.remove(&key) {
+            match self.news_trust.remove(&key) {
                 Some(Belief::Asking {
                     claim,
                     until,
-                    asked: false,
+                    is_sent: false,
                 }) => {
                     let belief = Belief::Asking {
                         claim,
                         until,
-                        asked: true,
+                        is_sent: true,
                     };
                     self.believe(here, key, until, belief);
                     self.ask(here, key);
@@ -257,7 +259,7 @@ impl Rounds {
                     self.doubt_news(here, key, &claim);
                 }
                 Some(Belief::Heard(_)) => {
-                    here.engine.questions.take(key.name);
+                    here.engine.unconfirmed.take(key.name);
                 }
                 Some(Belief::Confirmed | Belief::Doubted { .. }) | None => {}
             }
@@ -266,10 +268,10 @@ impl Rounds {
 
     /// Puts a key into a round that tells nothing of it, for the answer.
     fn ask(&mut self, here: &Here<'_>, key: StoreKey) {
-        let Some(asked) = here.subject(key).filter(|_| !self.is_full(key)) else {
+        let Some(subject) = here.subject_of_key(key).filter(|_| !self.is_full(key)) else {
             return;
         };
-        self.track(&asked, here.now()).ask = true;
+        self.track(&subject, here.now()).ask = true;
         self.want(here, key, Reason::Confirm);
         self.look_again(key, here.now().after(BELIEVED_FOR));
     }
@@ -278,23 +280,28 @@ impl Rounds {
     pub(super) fn before_answer(&self, here: &Here<'_>, key: StoreKey) {
         if key.family == Family::Window
             && let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) =
-                self.hearsay.get(&key)
+                self.news_trust.get(&key)
         {
             self.disbelieve(here, key, &claim);
         }
     }
 
     /// The store said to this pod how a key stands: news of it is confirmed, or was wrong.
-    pub(super) fn after_answer(&mut self, here: &Here<'_>, asked: &Asked<'_>, answered: &Answered) {
-        let (key, now) = (asked.store_key(), here.now());
-        here.engine.questions.take(key.name);
-        let (full, ends) = match answered.told {
-            Told::Level { level, .. } => {
-                let full = level.plus(asked.limit.interval()) > asked.limit.capacity();
+    pub(super) fn after_answer(
+        &mut self,
+        here: &Here<'_>,
+        subject: &Subject<'_>,
+        answered: &Answered,
+    ) {
+        let (key, now) = (subject.store_key(), here.now());
+        here.engine.unconfirmed.take(key.name);
+        let (full, ends) = match answered.store_state {
+            StoreState::Level { level, .. } => {
+                let full = level.plus(subject.limit.interval()) > subject.limit.capacity();
                 (full, answered.anchor.after(level))
             }
-            Told::Window { current, left, .. } => {
-                let full = current >= Cells::new(asked.limit.requests());
+            StoreState::Window { current, left, .. } => {
+                let full = current >= Cells::new(subject.limit.requests());
                 (full, if full { now.after(left) } else { now })
             }
         };
@@ -303,17 +310,17 @@ impl Rounds {
             self.believe(here, key, until, Belief::Confirmed);
             return;
         }
-        match self.hearsay.get(&key) {
+        match self.news_trust.get(&key) {
             Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => {
-                self.hearsay.remove(&key);
+                self.news_trust.remove(&key);
                 // An answer from before the news says nothing of it.
-                let is_newer = answered.frozen.at >= claim.heard;
+                let is_newer = answered.frozen.at >= claim.news_received;
                 if is_newer && ends.after(BELIEVED_FOR) < claim.ends {
                     self.doubt_news(here, key, &claim);
                 }
             }
             Some(Belief::Confirmed) => {
-                self.hearsay.remove(&key);
+                self.news_trust.remove(&key);
             }
             Some(Belief::Doubted { .. }) | None => {}
         }
@@ -321,9 +328,9 @@ impl Rounds {
 
     /// A key was reset: what was heard of it is of another time.
     pub(super) fn forget_hearsay(&mut self, engine: &Engine, key: StoreKey) {
-        engine.questions.take(key.name);
-        if !matches!(self.hearsay.get(&key), Some(Belief::Doubted { .. })) {
-            self.hearsay.remove(&key);
+        engine.unconfirmed.take(key.name);
+        if !matches!(self.news_trust.get(&key), Some(Belief::Doubted { .. })) {
+            self.news_trust.remove(&key);
         }
     }
 
@@ -336,7 +343,7 @@ impl Rounds {
     }
 
     fn believe(&mut self, here: &Here<'_>, key: StoreKey, at: Nanos, belief: Belief) {
-        let crowded_out = self.hearsay.put(key, at, belief);
+        let crowded_out = self.news_trust.put(key, at, belief);
         if let Some((key, Belief::Heard(claim) | Belief::Asking { claim, .. })) = crowded_out {
             // Nobody would ask whether it is true.
             self.disbelieve(here, key, &claim);
@@ -345,14 +352,14 @@ impl Rounds {
 
     /// Undoes what news did to a key.
     fn disbelieve(&self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
-        here.engine.questions.take(key.name);
+        here.engine.unconfirmed.take(key.name);
         here.engine.mitigations.remove(key.name);
-        let Some(asked) = here.subject(key) else {
+        let Some(subject) = here.subject_of_key(key) else {
             return;
         };
         match claim.change {
-            Change::Level(by) => here.engine.unraise(&asked, by, claim.before),
-            Change::Window(index, cells) => here.engine.unfill(&asked, index, cells),
+            Change::Level(by) => here.engine.unraise(&subject, by, claim.before),
+            Change::Window(index, cells) => here.engine.unfill(&subject, index, cells),
         }
     }
 }

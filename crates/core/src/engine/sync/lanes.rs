@@ -1,35 +1,35 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
 use super::fleet::Reason;
+use super::key_sync::{Flight, KeySync, Unsent, Use};
 use super::queue::{Order, Place, Urgency};
-use super::tracked::{Carry, Flight, Tracked, Use};
-use super::{COALESCE, HOLD, Here, LaneState, Rounds, Trip, UnderWay};
+use super::{COALESCE, HOLD, Here, LaneState, PodSync, Trip, UnderWay};
 use crate::engine::Engine;
-use crate::engine::admit::Asked;
-use crate::engine::collect::{Answered, Frozen, Seat};
+use crate::engine::admit::Subject;
+use crate::engine::collect::{Answered, FrozenCells, Seat};
 use crate::pure::sync::{
     BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Family, Known, Lane, Reply, Share, Step,
-    StoreKey, Told, Trigger,
+    StoreKey, StoreState, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
 
 /// A lane that keeps batches for a replay is asked what it has at least so often, before it lets go of them.
 const KEPT_ASKED_WITHIN: Span = Span::seconds(20);
 
-impl Rounds {
+impl PodSync {
     /// A key wants a round: now, or once its gap has passed.
     pub(super) fn want(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
         let (gap, now) = (self.gap(), here.now());
-        let Some(tracked) = self.keys.get_mut(&key) else {
+        let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        let gap = if tracked.is_thin { Span::ZERO } else { gap };
-        if tracked.place.is_some() || tracked.flight.is_some() {
+        let gap = if key_sync.is_thin { Span::ZERO } else { gap };
+        if key_sync.place.is_some() || key_sync.flight.is_some() {
             return; // whoever lands it looks what is pending
         }
-        let earliest = tracked.sent.after(gap);
-        if tracked.sent > Nanos::default() && earliest > now {
-            tracked.postponed = Some(reason);
+        let earliest = key_sync.sent.after(gap);
+        if key_sync.sent > Nanos::default() && earliest > now {
+            key_sync.postponed = Some(reason);
             self.look_again(key, earliest);
             return;
         }
@@ -41,14 +41,14 @@ impl Rounds {
         let now = here.now();
         let urgency = self.urgency(here, key);
         let opens = match self.keys.get_mut(&key) {
-            Some(tracked) if tracked.place.is_none() && tracked.flight.is_none() => {
+            Some(key_sync) if key_sync.place.is_none() && key_sync.flight.is_none() => {
                 let place = Place {
                     urgency,
                     since: now,
                 };
-                tracked.place = Some(place);
+                key_sync.place = Some(place);
                 self.queue.insert(key, place);
-                now.after(if tracked.is_thin {
+                now.after(if key_sync.is_thin {
                     Span::ZERO
                 } else {
                     COALESCE
@@ -204,76 +204,80 @@ impl Rounds {
         let now = here.now();
         let share = self.share_of(key);
         let refund_due = self.refunds.due(key, now);
-        let asked = here.subject(key);
-        let even_share = asked.as_ref().and_then(|asked| self.even_share(asked));
+        let subject = here.subject_of_key(key);
+        let even_share = subject
+            .as_ref()
+            .and_then(|subject| self.even_share(subject));
         // It was looked at while it waited. Whatever comes of this plans the next look.
         self.cancel_look(key);
-        let tracked = self.keys.get_mut(&key)?;
-        tracked.place = None;
-        tracked.sent = now;
-        if let Some(asked) = asked.as_ref().filter(|_| key.family == Family::Carried) {
+        let key_sync = self.keys.get_mut(&key)?;
+        key_sync.place = None;
+        key_sync.sent = now;
+        if let Some(subject) = subject.as_ref().filter(|_| key.family == Family::Caller) {
             // Its callers may say something else every time.
-            tracked.limit = asked.limit;
-            tracked.terms = asked.terms();
+            key_sync.limit = subject.limit;
+            key_sync.terms = subject.terms();
         }
-        let frozen = asked.as_ref().and_then(|asked| here.engine.freeze(asked));
-        let frozen = frozen.unwrap_or_else(|| Frozen::nothing(now));
+        let frozen = subject
+            .as_ref()
+            .and_then(|subject| here.engine.freeze(subject));
+        let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
         let cells = frozen.cells;
-        let price = tracked.price(frozen.price, share, frozen.tat, now);
-        let Carry { gross: carried, .. } = std::mem::take(&mut tracked.carry);
+        let price = key_sync.price(frozen.price, share, frozen.tat, now);
+        let Unsent { gross: carried, .. } = std::mem::take(&mut key_sync.unsent);
         let gross = cells.plus(carried);
-        let charged = tracked.charged.min(gross);
-        tracked.charged = tracked.charged.less(charged);
+        let charged = key_sync.charged.min(gross);
+        key_sync.charged = key_sync.charged.less(charged);
         // The answer may be wanted as such: news denied a check, or the share of an overdue key did.
-        let is_asked = std::mem::take(&mut tracked.ask) || tracked.overdue.is_some();
+        let is_asked = std::mem::take(&mut key_sync.ask) || key_sync.overdue.is_some();
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
-            if let Some(asked) = &asked {
-                here.engine.land(asked, Trigger::EACH);
+            if let Some(subject) = &subject {
+                here.engine.land(subject, Trigger::EACH);
             }
             self.look_again(key, now.after(self.pace.interval));
             return None;
         }
-        tracked.alone = None;
-        if let Some(overdue) = &mut tracked.overdue {
+        key_sync.detached = None;
+        if let Some(overdue) = &mut key_sync.overdue {
             overdue.from = frozen.tat;
         }
-        tracked.demand.add(gross, now);
+        key_sync.demand.add(gross, now);
         // Said even by a pod that is not sure of its even share: others may be, and silent.
-        match even_share.map(|share| tracked.used_and_told(&share, cells, now)) {
+        match even_share.map(|share| key_sync.used_and_reported(&share, cells, now)) {
             Some(Use::Beyond) => {
-                tracked.announce = true;
-                tracked.stay_loud(now.after(HOLD));
+                key_sync.announce = true;
+                key_sync.stay_loud(now.after(HOLD));
             }
             Some(Use::Within) => {}
-            None => tracked.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
+            None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
-        tracked.flight = Some(Flight {
+        key_sync.flight = Some(Flight {
             // The store's level, which this is compared with, has what is yet to be given back there.
-            frozen: Frozen {
+            frozen: FrozenCells {
                 tat: frozen.tat.after(refund_due.price),
                 ..frozen
             },
-            terms: tracked.terms,
+            terms: key_sync.terms,
             charged,
-            seat: asked
+            seat: subject
                 .as_ref()
-                .map_or(Seat::None, |asked| here.engine.seat(asked)),
+                .map_or(Seat::None, |subject| here.engine.seat(subject)),
             stale: false,
         });
-        let known = match &asked {
-            Some(asked) if tracked.answered => here.engine.known(asked, &frozen),
-            Some(_) | None => Known::assumed(&tracked.terms),
+        let known = match &subject {
+            Some(subject) if key_sync.answered => here.engine.known(subject, &frozen),
+            Some(_) | None => Known::assumed(&key_sync.terms),
         };
         let news_step = self.fleet.news_step;
         Some(Delta {
             key,
-            terms: tracked.terms.heard_every(news_step),
+            terms: key_sync.terms.heard_every(news_step),
             gross,
             price,
             billed: gross,
             age: frozen.age,
             share,
-            live: std::mem::take(&mut tracked.announce),
+            live: std::mem::take(&mut key_sync.announce),
             known,
         })
     }
@@ -315,8 +319,8 @@ impl Rounds {
     }
 
     fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
-        for (delta, told) in batch.deltas.iter().zip(&reply.told) {
-            self.told(here, delta, *told, anchor);
+        for (delta, store_state) in batch.deltas.iter().zip(&reply.store_state) {
+            self.store_state(here, delta, *store_state, anchor);
         }
     }
 
@@ -329,63 +333,70 @@ impl Rounds {
 
     /// A key has landed, and nothing is known of its level.
     fn landed_unseen(&mut self, here: &Here<'_>, key: StoreKey) {
-        let Some(tracked) = self.keys.get_mut(&key) else {
+        let Some(key_sync) = self.keys.get_mut(&key) else {
             return; // let go of meanwhile
         };
-        tracked.overdue = None;
-        if let Some(flight) = tracked.flight.take() {
+        key_sync.overdue = None;
+        if let Some(flight) = key_sync.flight.take() {
             here.engine.release(flight.seat);
         }
         self.look_again(key, here.now());
     }
 
     /// Takes in how a key stands.
-    fn told(&mut self, here: &Here<'_>, delta: &Delta, told: Told, anchor: Nanos) {
+    fn store_state(
+        &mut self,
+        here: &Here<'_>,
+        delta: &Delta,
+        store_state: StoreState,
+        anchor: Nanos,
+    ) {
         let (key, now) = (delta.key, here.now());
-        let flight = self.keys.get(&key).and_then(|tracked| tracked.flight);
+        let flight = self.keys.get(&key).and_then(|key_sync| key_sync.flight);
         let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
-        self.fleet.told(delta, charged, told);
-        let terrain = self.terrain;
+        self.fleet.store_state(delta, charged, store_state);
+        let fleet_view = self.fleet_view;
         let refund_due = self.refunds.due(key, now);
-        let (Some(tracked), Some(asked)) = (self.keys.get_mut(&key), here.subject(key)) else {
+        let (Some(key_sync), Some(subject)) = (self.keys.get_mut(&key), here.subject_of_key(key))
+        else {
             self.landed_unseen(here, key);
             return;
         };
-        let same_line = key.family == Family::Carried;
+        let same_line = key.family == Family::Caller;
         let same_bucket =
-            |flight: &Flight| !flight.stale && (same_line || flight.terms == asked.terms());
-        let Some(flight) = tracked.flight.filter(same_bucket) else {
+            |flight: &Flight| !flight.stale && (same_line || flight.terms == subject.terms());
+        let Some(flight) = key_sync.flight.filter(same_bucket) else {
             self.landed_unseen(here, key);
             return;
         };
-        tracked.flight = None;
-        tracked.answered = true;
+        key_sync.flight = None;
+        key_sync.answered = true;
         let answered = Answered {
-            told,
+            store_state,
             anchor,
             frozen: flight.frozen,
             refund_due,
         };
-        let (whole, room) = learn(tracked, &asked, told, (terrain.pods, now));
-        let trigger = terrain.trigger(whole, room, tracked.weight);
-        let overdue = tracked.overdue.take();
-        let before = here.engine.tat_of(&asked);
+        let (whole, room) = learn(key_sync, &subject, store_state, (fleet_view.pods, now));
+        let trigger = fleet_view.trigger(whole, room, key_sync.weight);
+        let overdue = key_sync.overdue.take();
+        let before = here.engine.tat_of(&subject);
         self.before_answer(here, key);
-        let wants = here.engine.fold(&asked, &answered, trigger);
-        self.after_answer(here, &asked, &answered);
+        let wants = here.engine.fold(&subject, &answered, trigger);
+        self.after_answer(here, &subject, &answered);
         let stays_overdue = overdue.is_some_and(|overdue| {
             let state = (before, room == Cells::ZERO);
-            self.stay_overdue(here, &asked, overdue, state)
+            self.stay_overdue(here, &subject, overdue, state)
         });
         if self.fleet.is_leaving() {
-            let pending = here.engine.pending_of(&asked).unwrap_or(Cells::ZERO);
+            let pending = here.engine.pending_of(&subject).unwrap_or(Cells::ZERO);
             if pending > Cells::ZERO {
                 self.enqueue(here, key, Reason::Drain);
             }
         } else if wants && !stays_overdue {
             self.want(here, key, Reason::Trigger);
         }
-        self.look_again(key, now.after(self.age_max(&asked)));
+        self.look_again(key, now.after(self.age_max(&subject)));
     }
 
     /// A shard answered. If it had not before, what it has is asked for again: it may have lost something.
@@ -395,14 +406,14 @@ impl Rounds {
             self.doubt(shard);
         }
         self.links[shard].succeeded(now);
-        self.links_changed(engine, now);
+        self.update_unreachable(engine, now);
     }
 
     /// With every sign of life one lane of each shard is asked what it has: so every shard is heard of, and an idle lane's
     /// record does not expire. And of those that keep something that may have to be replayed, so many that each is asked
     /// before it lets go of that: a failover that a pod slept through is noticed in time.
     pub(super) fn doubt_next(&mut self) {
-        let (turn, beat_every) = (self.fleet.next_turn(), self.fleet.beat_every());
+        let (turn, heartbeat_interval) = (self.fleet.next_turn(), self.fleet.heartbeat_interval());
         for shard in 0..self.links.len() {
             let of_shard = self.shard_of.iter().enumerate();
             let lanes = of_shard.filter(|(_, of)| **of == shard);
@@ -411,12 +422,14 @@ impl Rounds {
             let keeping: Vec<usize> = keeping
                 .filter(|lane| self.lanes[*lane].book.has_kept())
                 .collect();
-            let beats = KEPT_ASKED_WITHIN.whole(beat_every).get().max(1);
-            let each = keeping.len().div_ceil(usize::try_from(beats).unwrap_or(1));
+            let heartbeats = KEPT_ASKED_WITHIN.whole(heartbeat_interval).get().max(1);
+            let each = keeping
+                .len()
+                .div_ceil(usize::try_from(heartbeats).unwrap_or(1));
             let first = turn.wrapping_mul(each) % keeping.len().max(1);
             let next = keeping.iter().cycle().skip(first);
-            let asked = next.take(each).chain(lanes.get(turn % lanes.len().max(1)));
-            for lane in asked {
+            let probed = next.take(each).chain(lanes.get(turn % lanes.len().max(1)));
+            for lane in probed {
                 self.lanes[*lane].unsure = true;
             }
         }
@@ -434,8 +447,8 @@ impl Rounds {
         let weight = self
             .keys
             .get(&key)
-            .map_or(Share::even(self.terrain.pods), |key| key.weight);
-        Share::fallback(weight, self.terrain.pods)
+            .map_or(Share::even(self.fleet_view.pods), |key| key.weight);
+        Share::fallback(weight, self.fleet_view.pods)
     }
 }
 
@@ -449,32 +462,32 @@ struct NextBatch {
 
 /// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.
 fn learn(
-    tracked: &mut Tracked,
-    asked: &Asked<'_>,
-    told: Told,
+    key_sync: &mut KeySync,
+    subject: &Subject<'_>,
+    store_state: StoreState,
     (pods, now): (u64, Nanos),
 ) -> (Cells, Cells) {
-    match told {
-        Told::Level { level, demand, .. } => {
+    match store_state {
+        StoreState::Level { level, demand, .. } => {
             if demand > 0 {
-                let measured = Demand::weight(tracked.demand.at(now), demand);
-                tracked.weight = measured.min(tracked.weight.grown(pods));
+                let measured = Demand::weight(key_sync.demand.at(now), demand);
+                key_sync.weight = measured.min(key_sync.weight.grown(pods));
             }
-            let capacity = asked.limit.capacity();
+            let capacity = subject.limit.capacity();
             if level.plus(level) > capacity {
                 // Whoever is silent of a key that is close to its limit sees no room but its own.
-                tracked.stay_loud(now.after(HOLD));
+                key_sync.stay_loud(now.after(HOLD));
             }
-            if level.plus(asked.limit.interval()) > capacity {
-                tracked.full_until = now.after(level);
+            if level.plus(subject.limit.interval()) > capacity {
+                key_sync.full_until = now.after(level);
             }
-            let room = capacity.less(level).whole(asked.limit.interval());
-            (asked.limit.burst(), room)
+            let room = capacity.less(level).whole(subject.limit.interval());
+            (subject.limit.burst(), room)
         }
-        Told::Window { current, left, .. } => {
-            let requests = Cells::new(asked.limit.requests());
+        StoreState::Window { current, left, .. } => {
+            let requests = Cells::new(subject.limit.requests());
             if current >= requests {
-                tracked.full_until = now.after(left);
+                key_sync.full_until = now.after(left);
             }
             (requests, requests.less(current))
         }

@@ -13,13 +13,13 @@ const COUNTERS: usize = 4_096;
 
 /// The keys. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Questions {
+pub struct UnconfirmedKeys {
     names: Mutex<HashSet<u128>>,
     /// How many of the names fall to each counter. One that is at its end stays there.
     counters: Box<[AtomicU16; COUNTERS]>,
 }
 
-impl Default for Questions {
+impl Default for UnconfirmedKeys {
     fn default() -> Self {
         Self {
             names: Mutex::default(),
@@ -28,7 +28,7 @@ impl Default for Questions {
     }
 }
 
-impl Questions {
+impl UnconfirmedKeys {
     /// Notes that the next denied check of `name` asks the store. The rounds note no more than they keep in mind.
     pub fn put(&self, name: u128) {
         let mut names = self.lock();
@@ -85,21 +85,21 @@ mod tests {
 
     #[test]
     fn one_check_takes_a_question_and_no_other_does() {
-        let questions = Questions::default();
-        questions.put(7);
-        questions.put(7);
-        assert!(questions.holds(7) && !questions.holds(8));
-        assert_eq!([questions.take(7), questions.take(7)], [true, false]);
-        assert!(!questions.may_hold(7), "nobody looks for it any more");
+        let unconfirmed = UnconfirmedKeys::default();
+        unconfirmed.put(7);
+        unconfirmed.put(7);
+        assert!(unconfirmed.holds(7) && !unconfirmed.holds(8));
+        assert_eq!([unconfirmed.take(7), unconfirmed.take(7)], [true, false]);
+        assert!(!unconfirmed.may_hold(7), "nobody looks for it any more");
     }
 
     #[test]
     fn keys_of_one_counter_keep_their_own_questions() {
-        let questions = Questions::default();
+        let unconfirmed = UnconfirmedKeys::default();
         for name in 0..70_000 {
-            questions.put(name);
+            unconfirmed.put(name);
         }
-        assert!((0..70_000).all(|name| questions.take(name)));
-        assert!(!questions.take(0));
+        assert!((0..70_000).all(|name| unconfirmed.take(name)));
+        assert!(!unconfirmed.take(0));
     }
 }

@@ -10,38 +10,38 @@ use super::atomic::{AtomicBool, Ordering, Queue};
 use crate::pure::sync::StoreKey;
 
 /// Wakes whoever drives the rounds. Called by a check: must not wait.
-pub type Alarm = Box<dyn Fn() + Send + Sync>;
+pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The queue.
 #[derive(Default)]
-pub struct Wanting {
+pub struct SyncQueue {
     keys: Queue<StoreKey>,
-    rung: AtomicBool,
-    alarm: OnceLock<Alarm>,
+    woken: AtomicBool,
+    waker: OnceLock<Waker>,
 }
 
-impl fmt::Debug for Wanting {
+impl fmt::Debug for SyncQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Wanting({})", self.keys.len())
     }
 }
 
-impl Wanting {
+impl SyncQueue {
     /// Puts `key` at the end.
     #[cold]
     pub fn push(&self, key: StoreKey) {
         self.keys.push(key);
-        self.ring();
+        self.wake();
     }
 
     /// Wakes whoever drives the rounds, once until the queue is next emptied.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         // Ordering: AcqRel. Whoever clears the flag after this sees what was left before; whoever cleared it before is
         // rung again.
-        if !self.rung.swap(true, Ordering::AcqRel)
-            && let Some(alarm) = self.alarm.get()
+        if !self.woken.swap(true, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
         {
-            alarm();
+            waker();
         }
     }
 
@@ -51,13 +51,13 @@ impl Wanting {
         // before it. A flag that is set later finds this one cleared, and rings. A plain store reads nothing: it can
         // clear the flag of a key that is not seen yet, and that key then waits for the next turn.
         // Shown by: tests/loom/wanting.rs, a_key_is_drained_or_rings_again.
-        self.rung.swap(false, Ordering::AcqRel);
+        self.woken.swap(false, Ordering::AcqRel);
         // Those that come meanwhile ring again: no more than are there now.
         (0..self.keys.len()).map_while(|_| self.keys.pop())
     }
 
     /// Says whom to wake. Only the first call counts.
-    pub fn set_alarm(&self, alarm: Alarm) {
-        let _ = self.alarm.set(alarm);
+    pub fn set_waker(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
     }
 }

@@ -7,12 +7,12 @@
 //!
 //! A short budget is not a store error: this holds for every hybrid rule, whatever its `on_store_error` is.
 
+use super::key_sync::KeySync;
 use super::queue::{Place, Urgency};
-use super::tracked::Tracked;
-use super::{Here, Rounds};
+use super::{Here, PodSync};
 use crate::engine::Engine;
-use crate::engine::admit::Asked;
-use crate::engine::collect::Hushed;
+use crate::engine::admit::Subject;
+use crate::engine::collect::SilentCells;
 use crate::pure::rule::Consistency;
 use crate::pure::sync::{Family, Share, ShareCode, StoreKey};
 use crate::pure::{Cells, Limit, Nanos, Span};
@@ -37,16 +37,16 @@ impl Overdue {
     }
 }
 
-impl Rounds {
+impl PodSync {
     /// How soon a key should be reported.
     pub(super) fn urgency(&self, here: &Here<'_>, key: StoreKey) -> Urgency {
-        let Some(asked) = here.subject(key) else {
+        let Some(subject) = here.subject_of_key(key) else {
             return Urgency::Ordinary;
         };
-        let contested = asked.limit.burst() < Cells::new(self.terrain.pods);
-        if here.engine.is_share_denied(&asked) {
+        let contested = subject.limit.burst() < Cells::new(self.fleet_view.pods);
+        if here.engine.is_share_denied(&subject) {
             Urgency::ShareDenied
-        } else if contested || here.engine.is_half_used(&asked) {
+        } else if contested || here.engine.is_half_used(&subject) {
             Urgency::Contested
         } else {
             Urgency::Ordinary
@@ -56,36 +56,37 @@ impl Rounds {
     /// A key that waits may have become more urgent.
     pub(super) fn hurry(&mut self, here: &Here<'_>, key: StoreKey) {
         let urgency = self.urgency(here, key);
-        let Some(tracked) = self.keys.get_mut(&key) else {
+        let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        if let Some(place) = tracked.place.filter(|place| urgency < place.urgency) {
+        if let Some(place) = key_sync.place.filter(|place| urgency < place.urgency) {
             let since = place.since;
             let sooner = Place { urgency, since };
-            tracked.place = Some(sooner);
+            key_sync.place = Some(sooner);
             self.queue.remove(key, place);
             self.queue.insert(key, sooner);
         }
-        if let Some(overdue) = tracked.overdue
-            && let Some(asked) = here.subject(key)
-            && !here.engine.is_share_denied(&asked)
+        if let Some(overdue) = key_sync.overdue
+            && let Some(subject) = here.subject_of_key(key)
+            && !here.engine.is_share_denied(&subject)
         {
             // Its bucket may have left the table and come back.
-            here.engine.grant_by_share(&asked, overdue.share);
+            here.engine.grant_by_share(&subject, overdue.share);
         }
     }
 
     /// Looks whether a key that waits is overdue, and when to look again.
     pub(super) fn watch(&mut self, here: &Here<'_>, key: StoreKey) {
         let now = here.now();
-        let (Some(tracked), Some(asked)) = (self.keys.get(&key), here.subject(key)) else {
+        let (Some(key_sync), Some(subject)) = (self.keys.get(&key), here.subject_of_key(key))
+        else {
             return;
         };
-        let Some(place) = tracked.place else {
+        let Some(place) = key_sync.place else {
             return;
         };
-        let (soonest, patience) = self.patience(here, &asked, tracked);
-        if tracked.overdue.is_some() || self.fleet.is_leaving() || !may_be_overdue(&asked) {
+        let (soonest, patience) = self.patience(here, &subject, key_sync);
+        if key_sync.overdue.is_some() || self.fleet.is_leaving() || !may_be_overdue(&subject) {
             return;
         }
         let waited = now.since(place.since);
@@ -94,7 +95,7 @@ impl Rounds {
             _ => Span::ZERO,
         };
         if waited.plus(still_to_wait) >= patience && self.is_reachable(key.lane()) {
-            self.fall_overdue(here, &asked);
+            self.fall_overdue(here, &subject);
             return;
         }
         let next = if waited < soonest { soonest } else { patience };
@@ -105,12 +106,12 @@ impl Rounds {
 
     /// How long cells of a key may wait: as long as those of any key, and as long as they may at all while the key is far
     /// from its limit.
-    fn patience(&self, here: &Here<'_>, asked: &Asked<'_>, tracked: &Tracked) -> (Span, Span) {
-        let lane = asked.store_key().lane();
+    fn patience(&self, here: &Here<'_>, subject: &Subject<'_>, key_sync: &KeySync) -> (Span, Span) {
+        let lane = subject.store_key().lane();
         let soonest = self.late_after(usize::from(lane.number()));
-        match tracked.is_thin || here.engine.is_half_used(asked) {
+        match key_sync.is_thin || here.engine.is_half_used(subject) {
             true => (soonest, soonest),
-            false => (soonest, soonest.max(self.age_max(asked))),
+            false => (soonest, soonest.max(self.age_max(subject))),
         }
     }
 
@@ -127,29 +128,29 @@ impl Rounds {
     }
 
     /// Grants a key by share from now on.
-    fn fall_overdue(&mut self, here: &Here<'_>, asked: &Asked<'_>) {
-        let key = asked.store_key();
+    fn fall_overdue(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
+        let key = subject.store_key();
         let share = ShareCode::at_most(self.share_of(key));
-        let Some(tracked) = self.keys.get_mut(&key) else {
+        let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         // First the share, then what was admitted before: what comes in between is billed in full, too.
-        here.engine.grant_by_share(asked, share);
+        here.engine.grant_by_share(subject, share);
         if key.family != Family::Window {
-            let Hushed { cells, worth } = here.engine.hush(asked);
-            tracked.carry.gross = tracked.carry.gross.plus(cells);
-            let price = asked.limit.interval().times(worth);
-            tracked.carry.price = tracked.carry.price.plus(price);
+            let SilentCells { cells, worth } = here.engine.take_silent(subject);
+            key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
+            let price = subject.limit.interval().times(worth);
+            key_sync.unsent.price = key_sync.unsent.price.plus(price);
         }
-        let from = here.engine.tat_of(asked).unwrap_or_else(|| here.now());
-        tracked.overdue = Some(Overdue { share, from });
+        let from = here.engine.tat_of(subject).unwrap_or_else(|| here.now());
+        key_sync.overdue = Some(Overdue { share, from });
     }
 
     /// The bucket of a key was lowered: what fills it again is billed from there on.
-    pub(super) fn lower_overdue(&mut self, engine: &Engine, asked: &Asked<'_>) {
-        let tracked = self.keys.get_mut(&asked.store_key());
-        if let Some(overdue) = tracked.and_then(|tracked| tracked.overdue.as_mut())
-            && let Some(tat) = engine.tat_of(asked)
+    pub(super) fn lower_overdue(&mut self, engine: &Engine, subject: &Subject<'_>) {
+        let key_sync = self.keys.get_mut(&subject.store_key());
+        if let Some(overdue) = key_sync.and_then(|key_sync| key_sync.overdue.as_mut())
+            && let Some(tat) = engine.tat_of(subject)
         {
             overdue.from = overdue.from.min(tat);
         }
@@ -163,26 +164,26 @@ impl Rounds {
     pub(super) fn stay_overdue(
         &mut self,
         here: &Here<'_>,
-        asked: &Asked<'_>,
+        subject: &Subject<'_>,
         overdue: Overdue,
         (before, full): (Option<Nanos>, bool),
     ) -> bool {
-        let key = asked.store_key();
-        let Some(tracked) = self.keys.get(&key) else {
+        let key = subject.store_key();
+        let Some(key_sync) = self.keys.get(&key) else {
             return false;
         };
-        let (_, patience) = self.patience(here, asked, tracked);
+        let (_, patience) = self.patience(here, subject, key_sync);
         let wait = self.wait_of(self.urgency(here, key), here.now());
         if wait < patience || self.fleet.is_leaving() {
             return false;
         }
-        let is_one_cell = asked.limit.shared(overdue.share.share()).burst() == Cells::ONE;
+        let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
         if let Some(before) = before.filter(|_| is_one_cell && full) {
-            here.engine.raise_tat(asked, before);
+            here.engine.raise_tat(subject, before);
         }
-        self.fall_overdue(here, asked);
+        self.fall_overdue(here, subject);
         let pending = self.keys.get(&key).is_some_and(|key| !key.is_at_rest());
-        if pending || here.engine.pending_of(asked) > Some(Cells::ZERO) {
+        if pending || here.engine.pending_of(subject) > Some(Cells::ZERO) {
             self.want(here, key, super::Reason::Trigger);
         }
         true
@@ -197,18 +198,21 @@ impl Rounds {
         let now = here.now();
         let next = self.due.iter().take(ROOM_TRIES_MAX);
         let rested = next.filter_map(|(_, key)| {
-            let tracked = self.keys.get(key).filter(|tracked| tracked.is_at_rest())?;
+            let key_sync = self
+                .keys
+                .get(key)
+                .filter(|key_sync| key_sync.is_at_rest())?;
             let pending = here
-                .subject(*key)
-                .map(|asked| here.engine.pending_of(&asked));
-            let is_idle = !tracked.is_loud() || pending.flatten() <= Some(Cells::ZERO);
-            is_idle.then_some((tracked.is_loud(), tracked.even, *key))
+                .subject_of_key(*key)
+                .map(|subject| here.engine.pending_of(&subject));
+            let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
+            is_idle.then_some((key_sync.is_loud(), key_sync.even, *key))
         });
         let (is_loud, even, least) = rested.min()?;
-        let asked = here.subject(least);
+        let subject = here.subject_of_key(least);
         self.untrack(least);
-        if let Some(asked) = asked {
-            self.land_silent(here, &asked, self.opening(&asked));
+        if let Some(subject) = subject {
+            self.land_silent(here, &subject, self.opening(&subject));
         }
         match is_loud {
             true => Some(Span::ZERO),
@@ -217,21 +221,21 @@ impl Rounds {
     }
 
     /// A key that cannot be tracked is not reported: this pod grants its even share of it.
-    pub(super) fn grant_untracked(&mut self, here: &Here<'_>, asked: &Asked<'_>) {
-        let Hushed { cells, .. } = here.engine.hush(asked);
+    pub(super) fn grant_untracked(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
+        let SilentCells { cells, .. } = here.engine.take_silent(subject);
         self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
-        let share = ShareCode::at_most(Share::even(self.terrain.pods));
-        here.engine.grant_by_share(asked, share);
+        let share = ShareCode::at_most(Share::even(self.fleet_view.pods));
+        here.engine.grant_by_share(subject, share);
     }
 
     /// The keys that are overdue.
     pub(super) fn overdue(&self) -> u64 {
         let keys = self.keys.values();
-        keys.filter(|tracked| tracked.overdue.is_some()).count() as u64
+        keys.filter(|key_sync| key_sync.overdue.is_some()).count() as u64
     }
 }
 
 /// Whether a key of such a rule can be granted by share.
-fn may_be_overdue(asked: &Asked<'_>) -> bool {
-    asked.rule.spec.consistency == Consistency::Hybrid
+fn may_be_overdue(subject: &Subject<'_>) -> bool {
+    subject.rule.spec.consistency == Consistency::Hybrid
 }

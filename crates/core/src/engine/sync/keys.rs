@@ -1,0 +1,422 @@
+//! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
+
+use super::fleet::Reason;
+use super::key_sync::{Detached, KeySync, Use};
+use super::{HOLD, Here, PodSync};
+use crate::engine::admit::Subject;
+use crate::engine::collect::{NewsEffect, SilentCells};
+use crate::pure::rule::{Consistency, Report, RuleSpec};
+use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
+use crate::pure::{Cells, Nanos, Span};
+
+impl PodSync {
+    /// A key has reached its trigger.
+    pub(super) fn trigger_reached(&mut self, here: &Here<'_>, key: StoreKey) {
+        let Some(subject) = here.subject_of_key(key) else {
+            return; // its rule is gone
+        };
+        if self.denied_by_news(here, key) {
+            return;
+        }
+        let level = match self.make_room(here, key) {
+            Some(level) => level,
+            None => {
+                self.grant_untracked(here, &subject);
+                return;
+            }
+        };
+        let is_new = !self.keys.contains_key(&key);
+        let key_sync = self.track(&subject, here.now());
+        if is_new {
+            key_sync.even = here.now().after(level);
+        }
+        if key_sync.place.is_some() {
+            self.hurry(here, key);
+            return;
+        }
+        if key_sync.is_loud() {
+            self.want(here, key, Reason::Trigger);
+            return;
+        }
+        match self.allowance(&subject) {
+            Some(allowance) => self.look_at(here, &subject, &allowance),
+            None => {
+                let until = here
+                    .now()
+                    .after(self.pace.interval.plus(self.pace.interval));
+                self.track(&subject, here.now()).stay_loud(until);
+                self.want(here, key, Reason::Trigger);
+            }
+        }
+    }
+
+    /// Looks whether a silent key may stay so.
+    fn look_at(&mut self, here: &Here<'_>, subject: &Subject<'_>, allowance: &Allowance) {
+        let (key, now) = (subject.store_key(), here.now());
+        let SilentCells { cells, worth } = here.engine.take_silent(subject);
+        let key_sync = self.track(subject, now);
+        match key_sync.used(allowance, worth, now) {
+            Use::Within => {
+                let ends = key_sync.even_ends();
+                key_sync.charged = Cells::ZERO;
+                self.fleet.silent = self.fleet.silent.plus(cells);
+                self.look_again(key, ends.max(now.after(self.pace.interval)));
+                self.land_silent(here, subject, allowance.trigger());
+            }
+            Use::Beyond => {
+                key_sync.announce = true;
+                self.become_loud(subject, allowance, cells, now.after(HOLD));
+                self.want(here, key, Reason::Share);
+            }
+        }
+    }
+
+    /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
+    pub(super) fn land_silent(&self, here: &Here<'_>, subject: &Subject<'_>, trigger: Trigger) {
+        if here.engine.land(subject, trigger) {
+            here.engine.sync_queue.push(subject.store_key());
+        }
+    }
+
+    /// Begins to tell a key: first what is in use of the even share. What has drained of it is only counted.
+    fn become_loud(
+        &mut self,
+        subject: &Subject<'_>,
+        allowance: &Allowance,
+        cells: Cells,
+        until: Nanos,
+    ) {
+        let now = subject.moment.now;
+        let key_sync = self.track(subject, now);
+        key_sync.stay_loud(until);
+        key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
+        let in_use = key_sync.in_use(allowance, now);
+        key_sync.unsent.price = key_sync
+            .unsent
+            .price
+            .plus(subject.limit.interval().times(in_use));
+    }
+
+    /// It is time to look at a key again.
+    pub(super) fn look_due(&mut self, here: &Here<'_>, key: StoreKey) {
+        let now = here.now();
+        let Some(key_sync) = self.keys.get_mut(&key) else {
+            return;
+        };
+        key_sync.due = Nanos::default();
+        let (at_rest, loud_until) = (key_sync.is_at_rest(), key_sync.loud_until);
+        let (even_ends, postponed) = (key_sync.even_ends(), key_sync.postponed.take());
+        let is_queued = key_sync.place.is_some();
+        let Some(subject) = here.subject_of_key(key) else {
+            self.let_go(here, key); // its rule is gone
+            return;
+        };
+        match loud_until {
+            // It waits to be asked for.
+            None if !at_rest => self.look_again(key, now.after(self.pace.interval)),
+            None if even_ends <= now => {
+                self.untrack(key);
+                self.land_silent(here, &subject, self.opening(&subject));
+            }
+            None => self.look_again(key, even_ends),
+            Some(_) if is_queued => self.watch(here, key),
+            Some(_) if !at_rest => self.want(here, key, postponed.unwrap_or(Reason::Trigger)),
+            Some(until) if until <= now => self.end_loud(here, &subject),
+            Some(_) => match here.engine.pending_of(&subject) {
+                Some(pending) if pending > Cells::ZERO => {
+                    self.want(here, key, postponed.unwrap_or(Reason::Interval));
+                }
+                Some(_) | None => self.look_again(key, now.after(self.age_max(&subject))),
+            },
+        }
+    }
+
+    /// A key has been loud for long enough. If it may be silent it is, unless this pod uses more than its share right now;
+    /// if it may not, it is let go once there is nothing to tell.
+    fn end_loud(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
+        let (key, now) = (subject.store_key(), here.now());
+        if let Some(allowance) = self.allowance(subject) {
+            let key_sync = self.track(subject, now);
+            key_sync.loud_until = None;
+            key_sync.overdue = None;
+            key_sync.all_reported(now);
+            self.look_at(here, subject, &allowance);
+        } else if here.engine.land(subject, Trigger::EACH) {
+            self.want(here, key, Reason::Interval);
+        } else {
+            self.untrack(key);
+        }
+    }
+
+    /// Other pods told something of a key.
+    pub(super) fn receive_news(&mut self, here: &Here<'_>, News { key, kind }: News) {
+        let now = here.now();
+        let subject = here.subject_of_key(key);
+        match kind {
+            // Resets are in the store's log: whoever says there is a new one is only a reason to read it.
+            NewsKind::Reset => self.fleet.prompt_heartbeat(),
+            NewsKind::Live(hold) => {
+                if let Some(subject) = subject {
+                    self.hear_live(here, &subject, now.after(hold.min(HOLD)));
+                }
+            }
+            NewsKind::Full(level) => match subject {
+                Some(subject) => self.hear_full_of(here, &subject, level),
+                None if key.family == Family::Caller => {
+                    self.hear_full(here, (key, None), level);
+                }
+                None => {}
+            },
+        }
+    }
+
+    fn hear_full_of(&mut self, here: &Here<'_>, subject: &Subject<'_>, level: Span) {
+        let (key, now) = (subject.store_key(), here.now());
+        // The others are not told by the step.
+        let spec = &subject.rule.spec;
+        let by_step = !spec.algorithm.is_windowed() && spec.consistency != Consistency::Strict;
+        self.fleet.news_received += u64::from(by_step);
+        if !self.hear_full(here, (key, Some(subject)), level) {
+            return;
+        }
+        let Some(key_sync) = self.keys.get_mut(&key) else {
+            return;
+        };
+        key_sync.full_until = key_sync.full_until.max(now.after(level));
+        let pending = here.engine.pending_of(subject).unwrap_or(Cells::ZERO);
+        if key_sync.is_loud() && pending > Cells::ZERO {
+            self.want(here, key, Reason::Mitigation);
+        }
+    }
+
+    /// Takes in that the fleet denies a key. What this pod gives back of it may still be in that level.
+    pub(super) fn raise(
+        &mut self,
+        here: &Here<'_>,
+        subject: &Subject<'_>,
+        level: Span,
+    ) -> NewsEffect {
+        self.note_refunds(here);
+        let (price, cells) = self.refunds.unsettled(subject.store_key(), here.now());
+        match subject.state.family {
+            Family::Level | Family::Caller => here.engine.raise(subject, level.less(price)),
+            // The answer to the refund says how its window stands.
+            Family::Window if cells > Cells::ZERO => NewsEffect::Nothing,
+            Family::Window => here.engine.raise(subject, level),
+        }
+    }
+
+    fn hear_live(&mut self, here: &Here<'_>, subject: &Subject<'_>, until: Nanos) {
+        let (key, now) = (subject.store_key(), here.now());
+        let is_new = !self.keys.contains_key(&key);
+        // Of keys that nobody asks this pod for, news alone takes no more than half of the room.
+        let is_held = || here.engine.pending_of(subject).is_some();
+        if is_new && self.keys.len() >= self.keys_max / 2 && !is_held() {
+            return;
+        }
+        if self.make_room(here, key).is_none() {
+            return;
+        }
+        let key_sync = self.track(subject, now);
+        if is_new {
+            // Others have all of its demand, as far as is known.
+            key_sync.weight = Share::NONE;
+        }
+        if key_sync.is_loud() {
+            key_sync.stay_loud(until);
+            return;
+        }
+        match self.allowance(subject) {
+            Some(allowance) => {
+                let SilentCells { cells, worth } = here.engine.take_silent(subject);
+                let _ = self.track(subject, now).used(&allowance, worth, now);
+                self.become_loud(subject, &allowance, cells, until);
+            }
+            None => self.track(subject, now).stay_loud(until),
+        }
+        here.engine.land(subject, Trigger::EACH);
+        match self.keys.get(&key) {
+            Some(key_sync) if key_sync.unsent.price > Span::ZERO => {
+                self.want(here, key, Reason::Live)
+            }
+            Some(_) | None => self.look_again(key, now.after(self.age_max(subject))),
+        }
+    }
+
+    /// Somebody reset a key.
+    pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
+        self.forget_hearsay(here.engine, key);
+        match here.subject_of_key(key) {
+            Some(subject) => here.engine.forget(&subject),
+            None if key.family == Family::Caller => here.engine.forget_unheld(key.name),
+            None => {}
+        }
+        self.refunds.forget(key);
+        if let Some(key_sync) = self.keys.get_mut(&key) {
+            self.fleet.lost.reset = self.fleet.lost.reset.plus(key_sync.unsent.gross);
+            key_sync.unsent = super::key_sync::Unsent::default();
+            key_sync.full_until = Nanos::default();
+            key_sync.detached = None;
+            key_sync.overdue = None;
+            // An answer that is on its way is from before the reset.
+            if let Some(flight) = &mut key_sync.flight {
+                flight.stale = true;
+            }
+        }
+    }
+
+    /// The rules are others: keys of rules that are gone are let go, the rest is counted under the new limits.
+    pub(super) fn rules_changed(&mut self, here: &Here<'_>) {
+        self.version = here.snapshot.version();
+        let fleet_view = self.fleet_view;
+        let mut gone: Vec<StoreKey> = self
+            .keys
+            .iter_mut()
+            .filter_map(|(key, key_sync)| match here.subject_of_key(*key) {
+                Some(subject) => {
+                    if let Some(detached) = key_sync
+                        .detached
+                        .as_mut()
+                        .filter(|_| key_sync.limit != subject.limit)
+                    {
+                        // On another scale nothing is known of it.
+                        detached.known_until = Nanos::default();
+                    }
+                    if key_sync.limit != subject.limit {
+                        key_sync.overdue = None;
+                    }
+                    key_sync.limit = subject.limit;
+                    key_sync.is_thin = fleet_view.is_thin(&subject.limit);
+                    key_sync.terms = subject.terms();
+                    None
+                }
+                None => Some(*key),
+            })
+            .collect();
+        gone.sort_unstable();
+        for key in gone {
+            self.let_go(here, key);
+        }
+        self.set_openings(here);
+    }
+
+    /// Sets at how many cells new keys of each rule are noticed.
+    pub(super) fn set_openings(&self, here: &Here<'_>) {
+        let silent = self.fleet.is_steady() && may_be_silent(here.snapshot.rules().caller_spec());
+        let pods = if silent { self.fleet_view.pods } else { 0 };
+        here.engine.carried.set_silent_pods(pods);
+        for (rule, state) in here.snapshot.all() {
+            if let Some(limit) = rule.spec.limit.filter(|_| state.reported) {
+                let subject = Subject {
+                    rule,
+                    state,
+                    limit,
+                    name: 0,
+                    moment: here.moment,
+                    version: here.snapshot.version(),
+                    detached: false,
+                };
+                state.set_opening(self.opening(&subject));
+            }
+        }
+    }
+
+    /// At how many cells a key that is not told is noticed.
+    pub(super) fn opening(&self, subject: &Subject<'_>) -> Trigger {
+        self.allowance(subject)
+            .map_or(Trigger::EACH, |allowance| allowance.trigger())
+    }
+
+    /// What this pod may use of a key in silence, if anything.
+    fn allowance(&self, subject: &Subject<'_>) -> Option<Allowance> {
+        self.even_share(subject).filter(|_| self.fleet.is_steady())
+    }
+
+    /// This pod's even share of a key that pods may be silent of.
+    pub(super) fn even_share(&self, subject: &Subject<'_>) -> Option<Allowance> {
+        may_be_silent(&subject.rule.spec)
+            .then(|| self.fleet_view.allowance(&subject.limit))
+            .flatten()
+    }
+
+    /// The longest that cells of a healthy key wait: they are billed in full, so they must be young.
+    pub(super) fn age_max(&self, subject: &Subject<'_>) -> Span {
+        let quarter = Span::nanos(subject.limit.capacity().get() / 4);
+        match subject.rule.spec.algorithm.is_windowed() {
+            true => self.pace.interval,
+            false => self.pace.interval.min(quarter.max(self.gap())),
+        }
+    }
+
+    /// The key's state, made if there is none.
+    pub(super) fn track(&mut self, subject: &Subject<'_>, now: Nanos) -> &mut KeySync {
+        let key = subject.store_key();
+        let weight = Share::even(self.fleet_view.pods);
+        let detached = (!self.is_reachable(key.lane())).then_some(Detached {
+            known_until: now,
+            cut_off: true,
+        });
+        let is_thin = self.fleet_view.is_thin(&subject.limit);
+        self.keys.entry(key).or_insert_with(|| {
+            Box::new(KeySync {
+                detached,
+                is_thin,
+                ..KeySync::new(subject.limit, subject.terms(), weight, now)
+            })
+        })
+    }
+
+    /// Whether there is no room to track `key` as well.
+    pub(super) fn is_full(&self, key: StoreKey) -> bool {
+        self.keys.len() >= self.keys_max && !self.keys.contains_key(&key)
+    }
+
+    /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
+    fn let_go(&mut self, here: &Here<'_>, key: StoreKey) {
+        if let Some(flight) = self.keys.get(&key).and_then(|key_sync| key_sync.flight) {
+            here.engine.release(flight.seat);
+        }
+        self.untrack(key);
+    }
+
+    pub(super) fn untrack(&mut self, key: StoreKey) {
+        if let Some(key_sync) = self.keys.remove(&key) {
+            self.due.remove(&(key_sync.due, key));
+            if let Some(place) = key_sync.place {
+                self.queue.remove(key, place);
+            }
+            self.fleet.lost.rule = self.fleet.lost.rule.plus(key_sync.unsent.gross);
+        }
+    }
+
+    /// Does not look at a key again, whatever was planned.
+    pub(super) fn cancel_look(&mut self, key: StoreKey) {
+        if let Some(key_sync) = self.keys.get_mut(&key) {
+            let planned = std::mem::take(&mut key_sync.due);
+            self.due.remove(&(planned, key));
+        }
+    }
+
+    /// Looks at a key again at `at`, or earlier if that is planned already.
+    pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
+        let Some(key_sync) = self.keys.get_mut(&key) else {
+            return;
+        };
+        let planned = key_sync.due;
+        if planned != Nanos::default() {
+            if planned <= at {
+                return;
+            }
+            self.due.remove(&(planned, key));
+        }
+        key_sync.due = at;
+        self.due.insert((at, key));
+    }
+}
+
+/// Whether pods may be silent of keys of a rule like `spec` that they use within their even share.
+fn may_be_silent(spec: &RuleSpec) -> bool {
+    spec.report == Report::Contested
+        && spec.consistency == Consistency::Hybrid
+        && !spec.algorithm.is_windowed()
+}
