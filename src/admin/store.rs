@@ -229,7 +229,7 @@ mod tests {
             applied: true,
             sequence: call.sequence,
             gross: Cells::new(*gross),
-            store_state: vec![store_state; call.deltas.len()],
+            states: vec![store_state; call.deltas.len()],
             repaired: 0,
         }
     }

@@ -167,17 +167,13 @@ mod tests {
     use tidegate_core::pure::rule::{
         Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, RuleSpec,
     };
-    use tidegate_core::pure::sync::{Family, StoreKey, StoreState, Terms};
+    use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
     use tidegate_core::pure::{
         Addresses, Cells, Check, Descriptor, Entry, Limit, Rules, Span, Unit, ValueKind,
     };
 
     const TAKE: Take = Take {
-        key: StoreKey {
-            family: Family::Level,
-            rule: 1,
-            name: 2,
-        },
+        key: StoreKey::level(1, 2),
         terms: Terms::Level {
             interval: Span::nanos(1),
             capacity: Span::nanos(1),
@@ -188,7 +184,7 @@ mod tests {
     };
     const TAKEN: Taken = Taken {
         taken: true,
-        store_state: StoreState::Level {
+        state: StoreState::Level {
             level: Span::nanos(1),
             demand: 0,
             capped: false,

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::error::StoreError;
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, Reply,
+    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, Reply,
     Share, StoreKey, StoreState, Take, Taken, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
@@ -181,14 +181,14 @@ impl Names {
     }
 }
 
-/// A key's own part of its name: family, rule and name.
+/// A key's own part of its name: kind, rule and name.
 fn tail(key: &StoreKey) -> String {
-    let family = match key.family {
-        Family::Level => 'l',
-        Family::Caller => 'c',
-        Family::Window => 'w',
+    let kind = match key.kind {
+        BucketKind::Level => 'l',
+        BucketKind::Caller => 'c',
+        BucketKind::Window => 'w',
     };
-    format!("{family}:{:016x}:{:032x}", key.rule, key.name)
+    format!("{kind}:{:016x}:{:032x}", key.rule, key.name)
 }
 
 /// The key of that name, if it is one.
@@ -197,10 +197,10 @@ fn key_of_tail(tail: &[u8]) -> Option<StoreKey> {
         .ok()
         .filter(|text| text.len() == TAIL_BYTES)?;
     let mut parts = text.split(':');
-    let family = match parts.next()? {
-        "l" => Family::Level,
-        "c" => Family::Caller,
-        "w" => Family::Window,
+    let kind = match parts.next()? {
+        "l" => BucketKind::Level,
+        "c" => BucketKind::Caller,
+        "w" => BucketKind::Window,
         _ => return None,
     };
     let (rule, name) = (parts.next()?, parts.next()?);
@@ -208,7 +208,7 @@ fn key_of_tail(tail: &[u8]) -> Option<StoreKey> {
         return None;
     }
     Some(StoreKey {
-        family,
+        kind,
         rule: u64::from_str_radix(rule, 16).ok()?,
         name: u128::from_str_radix(name, 16).ok()?,
     })
@@ -224,13 +224,13 @@ fn span(micros: u64) -> Span {
 }
 
 fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
-    let (family, numbers) = match delta.terms {
+    let (kind, numbers) = match delta.terms {
         Terms::Level {
             interval,
             capacity,
             debt_max,
         } => (
-            u8::from(delta.key.family == Family::Caller),
+            u8::from(delta.key.kind == BucketKind::Caller),
             [
                 micros(delta.price),
                 micros(interval),
@@ -252,7 +252,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
             ],
         ),
     };
-    packed.extend([family, flags]);
+    packed.extend([kind, flags]);
     packed.extend(delta.gross.get().min(CELLS_MAX).to_le_bytes());
     packed.extend(numbers.map(u64::to_le_bytes).concat());
 }
@@ -281,7 +281,7 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
         sequence: number(sequence)?,
         gross: Cells::new(number(gross)?),
         repaired: number(repaired)?,
-        store_state: store_state
+        states: store_state
             .map(|(packed, delta)| unpack_store_state(packed, delta.terms))
             .collect::<Result<_, _>>()?,
     })
@@ -297,7 +297,7 @@ pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
     };
     Ok(Taken {
         taken: number(taken)? == 1,
-        store_state: unpack_store_state(packed, terms)?,
+        state: unpack_store_state(packed, terms)?,
     })
 }
 
@@ -384,11 +384,7 @@ pub fn news(message: &[u8]) -> impl Iterator<Item = News> {
 mod tests {
     use super::*;
 
-    const KEY: StoreKey = StoreKey {
-        family: Family::Caller,
-        rule: 7,
-        name: 0x142,
-    };
+    const KEY: StoreKey = StoreKey::caller(7, 0x142);
 
     #[test]
     fn names_are_what_operators_may_rely_on() {

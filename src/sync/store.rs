@@ -137,7 +137,7 @@ impl Store {
             news_step: NEWS_STEP,
         };
         let reply = self.apply(&call).await?;
-        let store_state = reply.store_state.first().copied();
+        let store_state = reply.states.first().copied();
         store_state.ok_or_else(|| StoreError::protocol("the answer tells of no key"))
     }
 
@@ -167,7 +167,7 @@ impl Store {
         let decode = |value: &Value| codec::taken(value, refund.terms);
         let lane = refund.key.lane();
         let given_back = self.run(lane, &script::TAKE, &request, decode).await;
-        given_back.map(|taken| taken.store_state)
+        given_back.map(|taken| taken.state)
     }
 
     /// Empties `key`, and sees to it that every pod hears of that.

@@ -5,14 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 use tidegate_core::engine::sync_queue::SyncQueue;
-use tidegate_core::pure::sync::{Family, StoreKey};
+use tidegate_core::pure::sync::{BucketKind, StoreKey};
 
 const fn key(name: u128) -> StoreKey {
-    StoreKey {
-        family: Family::Level,
-        rule: 1,
-        name,
-    }
+    StoreKey::level(1, name)
 }
 
 /// A key that is pushed while others are drained is among them, or whoever drains is woken once more: no key waits in

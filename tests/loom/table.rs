@@ -2,7 +2,9 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use tidegate_core::engine::table::{Booking, SlotOrigin, Table, TableKey, Taken, Tenancy, Touch};
+use tidegate_core::engine::buckets::table::{
+    Booking, SlotOrigin, Table, TableKey, Taken, Tenancy, Touch,
+};
 use tidegate_core::pure::sync::Trigger;
 use tidegate_core::pure::{Cells, Nanos};
 

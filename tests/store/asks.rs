@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, Store};
 use tidegate_core::pure::sync::{
-    Delta, Family, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, StoreKey,
+    BucketKind, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, StoreKey,
     StoreState, Take, Terms,
 };
 use tidegate_core::pure::{Cells, Limit, Span, Unit};
@@ -19,36 +19,24 @@ const ALICE: u128 = 0x10;
 fn a_batch_is_booked_once() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
     run(async {
         let first = store.apply(&batch).await.unwrap();
         assert!(first.applied);
         assert_eq!(
-            (
-                first.sequence,
-                first.gross.get(),
-                seconds(first.store_state[0])
-            ),
+            (first.sequence, first.gross.get(), seconds(first.states[0])),
             (1, 60, 60)
         );
         let again = store.apply(&batch).await.unwrap();
         assert!(!again.applied);
         assert_eq!(
-            (
-                again.sequence,
-                again.gross.get(),
-                seconds(again.store_state[0])
-            ),
+            (again.sequence, again.gross.get(), seconds(again.states[0])),
             (1, 60, 60)
         );
         let other = store_at(&server.url(), 2).apply(&batch).await.unwrap();
         assert_eq!(
-            (
-                other.applied,
-                other.gross.get(),
-                seconds(other.store_state[0])
-            ),
+            (other.applied, other.gross.get(), seconds(other.states[0])),
             (true, 60, 120)
         );
     });
@@ -73,7 +61,7 @@ fn a_call_without_keys_tells_the_sequence() {
 fn reading_changes_nothing() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     let terms = per_second(1, 100);
     run(async {
         assert_eq!(seconds(store.read(alice, terms).await.unwrap()), 0);
@@ -94,7 +82,7 @@ fn reading_changes_nothing() {
 fn values_do_not_outlive_their_use() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
     run(store.apply(&batch)).unwrap();
     let left = |pattern: &str| {
@@ -113,14 +101,14 @@ async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, S
         charge: false,
     };
     let taken = store.take(&take).await.unwrap();
-    (taken.taken, taken.store_state)
+    (taken.taken, taken.state)
 }
 
 #[test]
 fn a_bucket_is_taken_from_until_it_is_full() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     // One cell an hour: nothing returns meanwhile.
     let hour = Span::seconds(3_600);
     let capacity = hour.times(Cells::new(10));
@@ -154,7 +142,7 @@ fn a_bucket_is_taken_from_until_it_is_full() {
 fn a_window_is_taken_from_until_it_is_full() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Window, ALICE);
+    let alice = key(BucketKind::Window, ALICE);
     run(async {
         assert!(take(&store, alice, per_day(10, false), 7).await.0);
         let (taken, store_state) = take(&store, alice, per_day(10, false), 4).await;
@@ -182,7 +170,7 @@ async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool,
         charge: true,
     };
     let taken = store.take(&take).await.unwrap();
-    (taken.taken, taken.store_state)
+    (taken.taken, taken.state)
 }
 
 /// A day's budget: what is not there is debt, of one burst at most.
@@ -190,7 +178,7 @@ async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool,
 fn what_is_charged_after_the_fact_is_booked_as_debt() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     let limit = Limit::new(1_000_000, Unit::Day, 1, None).unwrap();
     let terms = Terms::charging(&limit);
     let cells = |store_state: StoreState| match store_state {
@@ -217,7 +205,7 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
         }
         // Told as usual, the same cap holds.
         let batch = call(alice.lane(), 0, vec![delta(alice, terms, 300_000)]);
-        let store_state = store.apply(&batch).await.unwrap().store_state[0];
+        let store_state = store.apply(&batch).await.unwrap().states[0];
         assert_eq!(cells(store_state), (20_000, true));
         assert_eq!(cells(store.read(alice, terms).await.unwrap()).0, 20_000);
     });
@@ -227,7 +215,7 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
 fn what_is_charged_after_the_fact_counts_in_its_window() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Window, ALICE);
+    let alice = key(BucketKind::Window, ALICE);
     let terms = per_day(1_000, false);
     run(async {
         for (fits, count) in [(true, 600), (false, 1_200), (false, 1_800)] {
@@ -241,7 +229,7 @@ fn what_is_charged_after_the_fact_counts_in_its_window() {
 fn the_window_before_counts_where_it_is_in_sight() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Window, ALICE);
+    let alice = key(BucketKind::Window, ALICE);
     let terms = per_day(1_000, true);
     let Terms::Window { window, .. } = terms else {
         panic!("a window")
@@ -253,7 +241,7 @@ fn the_window_before_counts_where_it_is_in_sight() {
             .apply(&call(alice.lane(), 0, vec![before]))
             .await
             .unwrap()
-            .store_state[0];
+            .states[0];
         assert_eq!(counts(store_state), (0, 900_000_000));
         assert!(!take(&store, alice, terms, 1_000).await.0);
         assert!(take(&store, alice, per_day(1_000, false), 1_000).await.0);
@@ -265,14 +253,17 @@ fn the_window_before_counts_where_it_is_in_sight() {
 fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let (alice, window) = (key(Family::Level, ALICE), key(Family::Window, ALICE));
+    let (alice, window) = (
+        key(BucketKind::Level, ALICE),
+        key(BucketKind::Window, ALICE),
+    );
     let name = |key: &StoreKey| {
-        let family = if key.family == Family::Level {
+        let kind = if key.kind == BucketKind::Level {
             'l'
         } else {
             'w'
         };
-        format!("tidegate:v1:{{16}}:{family}:{:016x}:{ALICE:032x}", 7)
+        format!("tidegate:v1:{{16}}:{kind}:{:016x}:{ALICE:032x}", 7)
     };
     let knows = |level, cells| Known {
         level: Span::seconds(level),
@@ -296,10 +287,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
             let deltas = deltas.map(|delta| Delta { known, ..delta }).into();
             let reply = store.apply(&call(alice.lane(), previous, deltas)).await;
             let reply = reply.unwrap();
-            let store_state = (
-                seconds(reply.store_state[0]),
-                counts(reply.store_state[1]).0,
-            );
+            let store_state = (seconds(reply.states[0]), counts(reply.states[1]).0);
             let expected = if spoilt == "SET" { (42, 9) } else { (102, 22) };
             assert_eq!((reply.repaired, store_state), (2, expected), "{spoilt}");
         }
@@ -312,7 +300,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
             charge: false,
         };
         let taken = store.take(&take).await.unwrap();
-        assert_eq!((taken.taken, seconds(taken.store_state)), (false, 50));
+        assert_eq!((taken.taken, seconds(taken.state)), (false, 50));
     });
 }
 
@@ -320,7 +308,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
 fn a_poisoned_value_is_repaired() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(Family::Level, ALICE);
+    let alice = key(BucketKind::Level, ALICE);
     let name = format!("tidegate:v1:{{16}}:l:{:016x}:{ALICE:032x}", 7);
     server.cli(&["RPUSH", &name, "x"]);
     run(async {
@@ -382,9 +370,9 @@ fn a_reset_is_told_to_those_who_ask_later() {
     let server = Server::start(&[]);
     let store = store_at(&server.url(), 1);
     let keys = [
-        key(Family::Level, 0x10),
-        key(Family::Window, 0x21),
-        key(Family::Caller, 0x32),
+        key(BucketKind::Level, 0x10),
+        key(BucketKind::Window, 0x21),
+        key(BucketKind::Caller, 0x32),
     ];
     run(async {
         let batch = call(
@@ -444,7 +432,10 @@ fn a_script_is_loaded_when_it_is_gone() {
 fn news_is_heard_by_every_pod() {
     let mut server = Server::start(&[]);
     let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
-    let (alice, window) = (key(Family::Level, ALICE), key(Family::Window, ALICE));
+    let (alice, window) = (
+        key(BucketKind::Level, ALICE),
+        key(BucketKind::Window, ALICE),
+    );
     let mut full = delta(alice, per_second(1, 100), 150);
     full.live = true;
     run(async {

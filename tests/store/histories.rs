@@ -9,7 +9,7 @@ use std::{env, thread};
 use redis::{Cmd, Connection, Pipeline, Value};
 use tidegate::sync::codec::{self, Names, Request};
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -60,7 +60,7 @@ enum Expected {
     Reply(Call, tidegate_core::pure::sync::Reply),
     GivenBack(Terms, StoreState),
     News(Vec<News>),
-    Key(Family, Option<Kept>),
+    Key(BucketKind, Option<Kept>),
     Record(Option<KeptRecord>),
 }
 
@@ -69,21 +69,23 @@ impl History {
         let mut random = Random::new(seed);
         let lane = Lane::new(random.byte());
         let mut keys = Vec::new();
-        for (number, family) in [Family::Level, Family::Caller, Family::Window, Family::Level]
-            .into_iter()
-            .enumerate()
+        for (number, kind) in [
+            BucketKind::Level,
+            BucketKind::Caller,
+            BucketKind::Window,
+            BucketKind::Level,
+        ]
+        .into_iter()
+        .enumerate()
         {
             let name =
                 u128::from(seed) << 64 | u128::from(number as u64) << 8 | u128::from(lane.number());
             let key = StoreKey {
-                family,
+                kind,
                 rule: 7,
                 name,
             };
-            keys.push((
-                key,
-                [terms(&mut random, family), terms(&mut random, family)],
-            ));
+            keys.push((key, [terms(&mut random, kind), terms(&mut random, kind)]));
         }
         let now = 1_700_000_000_000_000 + random.below(1 << 48);
         let mut history = Self {
@@ -273,7 +275,7 @@ impl History {
             let kept = bytes.map_or(KeptRecord::Poison, |bytes| KeptRecord::of_bytes(&bytes));
             self.model.records.insert((self.lane, incarnation), kept);
         } else {
-            let kept = bytes.map_or(Kept::Poison, |bytes| Kept::of_bytes(key.family, &bytes));
+            let kept = bytes.map_or(Kept::Poison, |bytes| Kept::of_bytes(key.kind, &bytes));
             self.model.keys.insert(key, kept);
         }
         // What a pod believes of its record is settled by the next answer.
@@ -295,7 +297,7 @@ impl History {
             let mut get = redis::cmd("MGET");
             get.arg(self.names(0).key(&key));
             let kept = self.model.keys.get(&key).copied();
-            self.expect(get, Expected::Key(key.family, kept));
+            self.expect(get, Expected::Key(key.kind, kept));
         }
         for incarnation in INCARNATIONS {
             let mut get = redis::cmd("MGET");
@@ -306,9 +308,9 @@ impl History {
     }
 }
 
-fn terms(random: &mut Random, family: Family) -> Terms {
+fn terms(random: &mut Random, kind: BucketKind) -> Terms {
     let choose = |random: &mut Random, choices: &[u64]| choices[random.index(choices.len())];
-    if family == Family::Window {
+    if kind == BucketKind::Window {
         return Terms::Window {
             window: Span::nanos(choose(
                 random,
@@ -341,7 +343,7 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
             found => format!("{found:?}"),
         },
         Expected::GivenBack(terms, store_state) => match codec::taken(value, *terms) {
-            Ok(found) if found.taken && found.store_state == *store_state => return Ok(()),
+            Ok(found) if found.taken && found.state == *store_state => return Ok(()),
             found => format!("{found:?}"),
         },
         Expected::News(news) => {
@@ -354,8 +356,8 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
             format!("{found:?}")
         }
         // A value of another type reads as none.
-        Expected::Key(family, kept) => {
-            match single(value).map(|bytes| Kept::of_bytes(*family, bytes)) {
+        Expected::Key(kind, kept) => {
+            match single(value).map(|bytes| Kept::of_bytes(*kind, bytes)) {
                 None if matches!(kept, None | Some(Kept::Poison)) => return Ok(()),
                 found if found == *kept => return Ok(()),
                 found => format!("{found:?}"),

@@ -5,7 +5,7 @@ use std::future::Future;
 use tidegate::sync::Store;
 use tidegate_config::check_text;
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, Known, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -37,9 +37,9 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-pub fn key(family: Family, name: u128) -> StoreKey {
+pub fn key(kind: BucketKind, name: u128) -> StoreKey {
     StoreKey {
-        family,
+        kind,
         rule: 7,
         name,
     }

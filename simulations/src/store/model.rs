@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, StoreState,
+    Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -128,7 +129,7 @@ impl Model {
             applied: round.applied,
             sequence: after.sequence,
             gross: Cells::new(after.gross),
-            store_state,
+            states: store_state,
             repaired: if round.applied { round.repaired } else { 0 },
         }
     }
@@ -192,7 +193,7 @@ impl Round {
             demand_at,
             mut published,
             mut live_until,
-        } = self.aged(delta.key.family, (kept, delta.known), terms);
+        } = self.aged(delta.key.kind, (kept, delta.known), terms);
         let mut capped = false;
         if self.applied {
             let most = level.max(capacity + debt_max);
@@ -226,7 +227,7 @@ impl Round {
     /// A bucket as it stands now, seen on the scale of these terms.
     fn aged(
         &mut self,
-        family: Family,
+        kind: BucketKind,
         (kept, known): (Option<Kept>, Known),
         terms: [u64; 3],
     ) -> Aged {
@@ -246,13 +247,13 @@ impl Round {
         let mut level = stored.tat.saturating_sub(self.now);
         let mut published = stored.published_until;
         let rescaled = stored.capacity != capacity && stored.capacity > 0;
-        if rescaled && family == Family::Level {
+        if rescaled && !kind.has_limits_of_callers() {
             level = rescale(level, stored.capacity, capacity);
             let published_for = published.saturating_sub(self.now);
             published = self.now + rescale(published_for, stored.capacity, capacity);
         }
         let most = capacity + debt_max.max(DEBT_HEARD_US);
-        if family == Family::Level {
+        if !kind.has_limits_of_callers() {
             level = level.min(most);
         }
         if published > self.now + most {
@@ -299,7 +300,7 @@ impl Round {
     ) -> (StoreState, Kept) {
         let [interval, capacity, _] = terms;
         let known = Known::assumed(&refund.terms);
-        let aged = self.aged(refund.key.family, (kept, known), terms);
+        let aged = self.aged(refund.key.kind, (kept, known), terms);
         // What is less than a microsecond stays used.
         let price = (refund.price.get() / 1_000).min(SENT_MAX);
         let level = aged.level.saturating_sub(price);
@@ -444,10 +445,10 @@ fn span(micros: u64) -> Span {
 }
 
 impl Kept {
-    /// What these bytes are under a key of this family.
-    pub fn of_bytes(family: Family, bytes: &[u8]) -> Self {
-        match family {
-            Family::Level | Family::Caller => match numbers(bytes) {
+    /// What these bytes are under a key of this kind.
+    pub fn of_bytes(kind: BucketKind, bytes: &[u8]) -> Self {
+        match kind {
+            BucketKind::Level | BucketKind::Caller => match numbers(bytes) {
                 Some(
                     [
                         tat,
@@ -467,7 +468,7 @@ impl Kept {
                 }),
                 None => Self::Poison,
             },
-            Family::Window => match numbers(bytes) {
+            BucketKind::Window => match numbers(bytes) {
                 Some([window, index, current, previous, published]) => Self::Windows(Windows {
                     window,
                     index,

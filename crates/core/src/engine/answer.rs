@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::admit::UNLIMITED;
+use super::snapshot::LimitedKey;
 use super::{InForce, Snapshot};
 use crate::pure::rule::OnStoreError;
 use crate::pure::rules::RuleIndex;
@@ -104,8 +105,16 @@ impl Hit {
 
     /// What it is held to.
     pub(super) fn limit<'a>(&'a self, snapshot: &'a Snapshot) -> Option<&'a Limit> {
-        let configured = snapshot.rule(self.rule).0.spec.limit.as_ref();
-        self.caller_limit.as_deref().or(configured)
+        snapshot.limit_for(self.rule, &self.key())
+    }
+
+    /// Its key.
+    #[inline(always)]
+    pub(super) fn key(&self) -> LimitedKey<'_> {
+        LimitedKey {
+            name: self.name,
+            caller_limit: self.caller_limit.as_deref(),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::admit::{Admission, Stale, Subject, Trace};
 use super::answer::{Answer, Hit, Hits, Source};
+use super::buckets::{Admission, KeyBucket, Stale, Subject, Trace};
 use super::snapshot::{CallerRule, Snapshot};
 use super::strict::StorePlan;
 use super::throttle::Throttle;
@@ -132,7 +132,7 @@ impl Engine {
     ) -> Result<(), Stale> {
         let mut order: SmallVec<[usize; 4]> = (0..hits.len()).collect();
         order.sort_by_key(|&index| hits[index].standing.remaining);
-        let mut admitted: SmallVec<[(usize, Subject<'_>, Admission<'_>); 4]> = SmallVec::new();
+        let mut admitted: SmallVec<[Admitted<'_, '_>; 4]> = SmallVec::new();
         for index in order {
             let hit = &hits[index];
             if hit.cost == Cells::ZERO || !hit.standing.allowed || hit.refund {
@@ -150,44 +150,37 @@ impl Engine {
             };
             hits[index].set(&admission);
             if admission.standing.allowed {
-                admitted.push((index, subject, admission));
+                admitted.push(Admitted {
+                    hit: index,
+                    subject,
+                    admission,
+                });
             } else if !allows(snapshot, hits) {
                 self.give_back(hits, &admitted);
                 self.show_unconsumed(snapshot, hits, moment);
                 return Ok(());
             }
         }
-        for (index, subject, admission) in &admitted {
-            self.report_admission(subject, admission, hits[*index].cost);
+        for it in &admitted {
+            self.report_admission(&it.subject, &it.admission, hits[it.hit].cost);
         }
         Ok(())
     }
 
-    fn give_back(&self, hits: &[Hit], admitted: &[(usize, Subject<'_>, Admission<'_>)]) {
+    fn give_back(&self, hits: &[Hit], admitted: &[Admitted<'_, '_>]) {
         // The last first: of two admissions on one key, only the later one's TAT is the bucket's.
-        for (index, subject, admission) in admitted.iter().rev() {
-            let cost = hits[*index].cost;
-            let given_back = match admission.trace {
+        for it in admitted.iter().rev() {
+            let cost = hits[it.hit].cost;
+            let given_back = match it.admission.trace {
                 Trace::None | Trace::Forgiven => true,
                 Trace::Unheld => false,
-                Trace::Window => {
-                    self.windows.give_back(&subject.window(), cost);
-                    true
+                Trace::Slot { .. } | Trace::Line { .. } | Trace::Count => {
+                    let bucket = self.buckets.of(&it.subject);
+                    bucket.give_back(&it.admission, cost)
                 }
-                Trace::Carried { before, after } => {
-                    self.carried.give_back(subject.name, after, before)
-                }
-                // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
-                Trace::Level {
-                    tenancy,
-                    before,
-                    after,
-                } => self
-                    .table
-                    .give_back(&tenancy, after, before.max(subject.moment.now)),
             };
             if !given_back {
-                self.stats.count(Stat::KeptAfterRace, cost.get());
+                self.buckets.stats.count(Stat::KeptAfterRace, cost.get());
             }
         }
     }
@@ -224,27 +217,13 @@ impl Engine {
             }
         }
     }
+}
 
-    /// A hit of a rule that has a limit.
-    #[inline(always)]
-    pub(super) fn subject<'a>(
-        &self,
-        snapshot: &'a Snapshot,
-        hit: &Hit,
-        moment: Moment,
-    ) -> Option<Subject<'a>> {
-        let (rule, state) = snapshot.rule(hit.rule);
-        let limit = hit.caller_limit.as_deref().copied().or(rule.spec.limit)?;
-        Some(Subject {
-            rule,
-            state,
-            limit,
-            name: hit.name,
-            moment,
-            version: snapshot.version(),
-            detached: state.reported && self.fallback.holds_for(&rule.spec, hit.name),
-        })
-    }
+/// An admission on one of a check's hits, until all of them have passed.
+struct Admitted<'a, 't> {
+    hit: usize,
+    subject: Subject<'a>,
+    admission: Admission<'t>,
 }
 
 impl Hit {

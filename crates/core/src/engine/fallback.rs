@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use super::admit::{Admission, Stale, Subject, Trace};
 use super::answer::Source;
-use crate::pure::rule::{Consistency, OnStoreError, RuleSpec};
+use super::buckets::{Admission, KeyBucket, Stale, Subject, Trace};
+use crate::pure::rule::{OnStoreError, RuleSpec};
 use crate::pure::sync::{Lane, Share};
 use crate::pure::{Cells, Limit, Span, Standing};
 
@@ -58,7 +58,7 @@ impl Fallback {
     /// and the rule would grant a share. Of a bucket, that is a matter of degree; the other ways are not.
     #[inline]
     pub fn holds_for(&self, spec: &RuleSpec, name: u128) -> bool {
-        has(&self.unreachable, name) && (grants_share(spec) || self.is_cut_off(name))
+        has(&self.unreachable, name) && (spec.grants_share() || self.is_cut_off(name))
     }
 
     /// Whether the store cannot be told of the key `name`.
@@ -98,12 +98,6 @@ fn has(lanes: &AtomicU64, name: u128) -> bool {
     lanes != 0 && lanes >> Lane::of(name).number() & 1 == 1
 }
 
-fn grants_share(spec: &RuleSpec) -> bool {
-    spec.on_store_error == OnStoreError::LocalShare
-        && spec.consistency == Consistency::Hybrid
-        && !spec.algorithm.is_windowed()
-}
-
 impl Engine {
     /// The limit of a key as this pod grants it now: while the store cannot be told, maybe its share of it.
     pub(super) fn granted(&self, subject: &Subject<'_>) -> Limit {
@@ -123,9 +117,13 @@ impl Engine {
         let mut admission = match subject.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = subject.limit.shared(self.fallback.share(subject.name));
-                self.admit_synced(&Subject { limit, ..*subject }, cost)?
+                self.buckets
+                    .of(&Subject { limit, ..*subject })
+                    .admit(cost)?
             }
-            OnStoreError::LocalFull | OnStoreError::Allow => self.admit_synced(subject, cost)?,
+            OnStoreError::LocalFull | OnStoreError::Allow => {
+                self.buckets.of(subject).admit(cost)?
+            }
             OnStoreError::Deny => Admission {
                 standing: WITHOUT_STORE,
                 source: Source::Fallback,
@@ -146,13 +144,13 @@ impl Engine {
         let standing = match subject.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
                 let limit = subject.limit.shared(self.fallback.share(subject.name));
-                self.look_synced(&Subject { limit, ..*subject }, cost).0
+                self.buckets.of(&Subject { limit, ..*subject }).look(cost).0
             }
-            OnStoreError::LocalFull => self.look_synced(subject, cost).0,
+            OnStoreError::LocalFull => self.buckets.of(subject).look(cost).0,
             OnStoreError::Allow => Standing {
                 allowed: true,
                 retry_after: None,
-                ..self.look_synced(subject, cost).0
+                ..self.buckets.of(subject).look(cost).0
             },
             OnStoreError::Deny => WITHOUT_STORE,
         };

@@ -6,27 +6,21 @@
 mod admit;
 mod answer;
 mod atomic;
-mod carried;
+pub mod buckets;
 mod charge;
 mod check;
-mod collect;
 mod fallback;
-mod ghosts;
 mod identity;
-mod mitigations;
-mod placement;
 mod refund;
 mod snapshot;
 mod stats;
 pub mod store_request;
 mod strict;
-mod striped_map;
 pub mod sync;
+mod sync_access;
 pub mod sync_queue;
-pub mod table;
 mod throttle;
 mod unconfirmed;
-mod windows;
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -35,32 +29,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 
-pub use admit::{RuleBytes, Stale};
+pub use admit::RuleBytes;
 pub use answer::{Answer, Hit, Hits, Source, Verdict};
+pub use buckets::Stale;
 pub use check::{CheckStep, Question};
-pub use store_request::StoreClient;
-
 pub use fallback::Shares;
 pub use identity::{FleetKey, RuleKey};
-pub use snapshot::{CallerRule, Snapshot};
+pub use snapshot::{CallerRule, LimitedKey, Snapshot};
 pub use stats::{Stat, Stats};
+pub use store_request::StoreClient;
 pub use strict::{CheckEnd, StorePlan};
 pub use throttle::Throttle;
 
-use crate::pure::Rules;
-use carried::Carried;
-use charge::Charges;
+use crate::pure::{Cells, Rules};
+use buckets::Buckets;
 use fallback::Fallback;
-use mitigations::Mitigations;
 use refund::Refunds;
 use sync::Figures;
-use sync_queue::{SyncQueue, Waker};
-use table::Table;
+use sync_queue::Waker;
 use unconfirmed::UnconfirmedKeys;
-use windows::Windows;
-
-/// Of the keys that are held, one in so many may be known only as denied by the fleet.
-const MITIGATIONS_PART: usize = 16;
 
 /// How an engine is set up; none of it changes while it runs.
 #[derive(Clone, Copy, Debug)]
@@ -117,19 +104,12 @@ pub struct Engine {
     number: u64,
     setup: Setup,
     snapshot: ArcSwap<Snapshot>,
-    /// The version of `snapshot`, where it can be read without touching that.
-    version: AtomicU64,
-    table: Table,
-    windows: Windows,
-    carried: Carried,
-    mitigations: Mitigations,
+    buckets: Buckets,
+    /// Keys that are denied because of news alone.
     unconfirmed: UnconfirmedKeys,
     fallback: Fallback,
-    sync_queue: SyncQueue,
     refunds: Refunds,
-    charges: Charges,
     figures: ArcSwap<Figures>,
-    stats: Stats,
 }
 
 impl Engine {
@@ -138,19 +118,12 @@ impl Engine {
         let first = Snapshot::first(rules, &setup.fleet, setup.reporting);
         Self {
             number: ENGINES.fetch_add(1, Ordering::Relaxed),
-            version: AtomicU64::new(first.version()),
+            buckets: Buckets::new(setup.keys_max, setup.seeds, first.version()),
             snapshot: ArcSwap::from_pointee(first),
-            table: Table::new(setup.keys_max, setup.seeds),
-            windows: Windows::new(setup.keys_max, setup.seeds),
-            carried: Carried::new(setup.keys_max, setup.seeds),
-            mitigations: Mitigations::new(setup.keys_max / MITIGATIONS_PART),
             unconfirmed: UnconfirmedKeys::default(),
             fallback: Fallback::default(),
-            sync_queue: SyncQueue::default(),
             refunds: Refunds::default(),
-            charges: Charges::default(),
             figures: ArcSwap::default(),
-            stats: Stats::default(),
             setup,
         }
     }
@@ -164,14 +137,7 @@ impl Engine {
             .next(rules, &self.setup.fleet, self.setup.reporting);
         let version = next.version();
         self.snapshot.store(Arc::new(next));
-        self.announce(version);
-    }
-
-    /// Makes it known that the rules of `version` are in force. Whoever holds them may: nobody waits for the thread
-    /// that reloads.
-    fn announce(&self, version: u64) {
-        // Ordering: Release, after the snapshot: who sees the new version finds the new snapshot.
-        self.version.fetch_max(version, Ordering::Release);
+        self.buckets.announce(version);
     }
 
     /// The rules in force.
@@ -183,7 +149,7 @@ impl Engine {
     #[inline]
     pub fn in_force(&self) -> InForce {
         let current = |last: &LastUsed| {
-            last.engine == self.number && last.snapshot.version() == self.version()
+            last.engine == self.number && last.snapshot.version() == self.buckets.version()
         };
         let last = LAST_USED.take().filter(current);
         InForce(Some(last.unwrap_or_else(|| LastUsed {
@@ -192,29 +158,24 @@ impl Engine {
         })))
     }
 
-    #[inline]
-    fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
-    }
-
     /// Keys held.
     pub fn keys_held(&self) -> u64 {
         self.keys_by_table().iter().map(|(_, held)| held).sum()
     }
 
-    /// Keys held, by what the table is of.
+    /// Keys held, by the kind of their buckets.
     pub fn keys_by_table(&self) -> [(&'static str, u64); 3] {
-        [
-            ("level", self.table.held()),
-            ("windowed", self.windows.held()),
-            ("carried", self.carried.held()),
-        ]
+        self.buckets.held_by_kind()
     }
 
     /// Keys that were forgotten while they were in use, because there were too many to remember.
     pub fn keys_forgotten(&self) -> u64 {
-        let tables = [self.table.forgotten(), self.windows.forgotten()];
-        tables.into_iter().sum::<u64>() + self.carried.forgotten()
+        self.buckets.forgotten()
+    }
+
+    /// The cells that are pending in all buckets.
+    pub fn pending(&self) -> Cells {
+        self.buckets.pending()
     }
 
     /// The most keys that each of them holds.
@@ -224,7 +185,7 @@ impl Engine {
 
     /// Keys that are known only as denied by the fleet.
     pub fn mitigations_unseen(&self) -> usize {
-        self.mitigations.count()
+        self.buckets.mitigations_unseen()
     }
 
     /// How the rounds stand. Without a store there are none.
@@ -234,18 +195,18 @@ impl Engine {
 
     /// Says whom to wake when keys want a round.
     pub fn set_waker(&self, waker: Waker) {
-        self.sync_queue.set_waker(waker);
+        self.buckets.sync_queue.set_waker(waker);
     }
 
     /// Says which lanes of the store are cut off and which are late, by a bit each, and what this pod grants of their
     /// keys meanwhile. The rounds say it of their own accord.
     pub fn set_partition(&self, cut_off: u64, late: u64, shares: Shares) {
-        self.fallback.set_shares(shares);
-        self.fallback.set_lanes(cut_off, late);
+        self.set_shares(shares);
+        self.set_lanes(cut_off, late);
     }
 
     /// Running totals.
     pub const fn stats(&self) -> &Stats {
-        &self.stats
+        &self.buckets.stats
     }
 }

@@ -7,11 +7,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::buckets::{CALLER_KIND, Subject, kind_of};
 use super::identity::{FleetKey, RuleKey, fingerprint};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::RuleIndex;
-use crate::pure::sync::{Family, Trigger};
-use crate::pure::{Limit, Nanos, Rule, Rules, algorithm::gcra};
+use crate::pure::sync::{BucketKind, Trigger};
+use crate::pure::{Limit, Moment, Nanos, Rule, Rules, algorithm::gcra};
 
 /// Former limits of a rule whose buckets are still recognised. Beyond that, the oldest is forgotten and its buckets
 /// start anew.
@@ -39,6 +40,15 @@ impl CallerRule {
     }
 }
 
+/// A key, as far as it matters for the limit that holds for it.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitedKey<'a> {
+    /// Its name.
+    pub name: u128,
+    /// The limit that its caller supplies.
+    pub caller_limit: Option<&'a Limit>,
+}
+
 /// The rules in force.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -59,7 +69,7 @@ pub struct RuleState {
     /// What it is called in the store.
     pub id: u64,
     /// How its keys are counted, here and there.
-    pub family: Family,
+    pub kind: BucketKind,
     /// What its keys are hashed with.
     pub key: RuleKey,
     /// Tells its buckets apart from those of its former limits.
@@ -100,25 +110,27 @@ impl Former {
     }
 }
 
+/// How rules and keys are named, and whether the store hears of them.
+#[derive(Clone, Copy)]
+struct Naming<'a> {
+    fleet: &'a FleetKey,
+    reporting: bool,
+}
+
 impl Snapshot {
     /// The first rules.
     pub fn first(rules: Rules, fleet: &FleetKey, reporting: bool) -> Self {
         let states = rules.all().iter();
         let states = states.map(|rule| state(rule, fleet, reporting)).collect();
-        Self::of(rules, states, (fleet, reporting), 1)
+        Self::of(rules, states, Naming { fleet, reporting }, 1)
     }
 
-    fn of(
-        rules: Rules,
-        mut states: Vec<RuleState>,
-        (fleet, reporting): (&FleetKey, bool),
-        version: u64,
-    ) -> Self {
+    fn of(rules: Rules, mut states: Vec<RuleState>, naming: Naming<'_>, version: u64) -> Self {
         let caller_rules =
             CallerRule::ALL.map(|by| Rule::at(by.name(), &[], rules.caller_spec().clone()));
         states.extend(caller_rules.iter().map(|rule| RuleState {
-            family: Family::Caller,
-            ..state(rule, fleet, reporting)
+            kind: CALLER_KIND,
+            ..state(rule, naming.fleet, naming.reporting)
         }));
         let ids = states.iter().enumerate();
         let mut known = rules.all().iter().chain(&caller_rules).zip(&states);
@@ -155,7 +167,7 @@ impl Snapshot {
                 state
             })
             .collect();
-        Self::of(rules, states, (fleet, reporting), self.version + 1)
+        Self::of(rules, states, Naming { fleet, reporting }, self.version + 1)
     }
 
     /// The rules.
@@ -195,6 +207,37 @@ impl Snapshot {
         self.states.len() - CallerRule::ALL.len() + by as usize
     }
 
+    /// Which limit holds for `key` under `rule`: the one that its caller supplies, else the rule's own. `None`: no limit.
+    ///
+    /// The one place that says so.
+    #[inline(always)]
+    pub fn limit_for<'a>(&'a self, rule: RuleIndex, key: &LimitedKey<'a>) -> Option<&'a Limit> {
+        let own = self.rule(rule).0.spec.limit.as_ref();
+        key.caller_limit.or(own)
+    }
+
+    /// `key` under `rule` at `moment`, by the limit that holds for it; `None` if none does. The store is taken to be in
+    /// reach.
+    #[inline(always)]
+    pub(super) fn subject(
+        &self,
+        rule: RuleIndex,
+        key: &LimitedKey<'_>,
+        moment: Moment,
+    ) -> Option<Subject<'_>> {
+        let limit = *self.limit_for(rule, key)?;
+        let (rule, state) = self.rule(rule);
+        Some(Subject {
+            rule,
+            state,
+            limit,
+            name: key.name,
+            moment,
+            version: self.version,
+            detached: false,
+        })
+    }
+
     /// A rule and what the engine knows of it. The index comes from these rules.
     pub fn rule(&self, index: RuleIndex) -> (&Rule, &RuleState) {
         let rules = self.rules.all();
@@ -210,10 +253,7 @@ fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
     let reported = reporting && rule.spec.consistency != Consistency::Local;
     RuleState {
         id: fleet.rule_id(rule),
-        family: match rule.spec.algorithm.is_windowed() {
-            true => Family::Window,
-            false => Family::Level,
-        },
+        kind: kind_of(&rule.spec),
         key: fleet.rule(rule),
         variant: rule.spec.limit.map_or(0, |limit| {
             fingerprint(&[limit.interval().get(), limit.capacity().get()])

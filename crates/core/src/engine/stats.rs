@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::striped_map::Room;
-use super::table::SlotOrigin;
+use super::buckets::Room;
+use super::buckets::table::SlotOrigin;
 
 /// Something that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

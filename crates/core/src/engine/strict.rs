@@ -9,20 +9,16 @@
 
 use smallvec::SmallVec;
 
-use super::admit::Subject;
 use super::answer::{Answer, Hit, Hits, Source};
+use super::buckets::{KeyBucket, Stale, Subject};
 use super::check::{CheckStep, Question, allows};
-use super::collect::window_index;
 use super::snapshot::Snapshot;
 use super::store_request::StoreFailure;
-use super::striped_map::Room;
-use super::table::Touch;
-use super::windows::WindowCounts;
-use super::{Engine, InForce, Stale};
+use super::{Engine, InForce};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::Lookup;
-use crate::pure::sync::{Family, StoreState, Take, Taken};
-use crate::pure::{Cells, Moment, Nanos, Span, Standing};
+use crate::pure::sync::{StoreState, Take, Taken};
+use crate::pure::{Cells, Moment, Span, Standing};
 
 /// A check that waits for the store.
 #[derive(Debug)]
@@ -194,13 +190,13 @@ impl Engine {
                     Some(subject),
                     Ok(Taken {
                         taken: false,
-                        store_state,
+                        state,
                     }),
                 ) => {
-                    self.follow(&subject, store_state, plan.began);
-                    hit.standing = self.refused(&subject, store_state, hit.cost);
+                    self.follow(&subject, state, plan.began);
+                    hit.standing = self.refused(&subject, state, hit.cost);
                     hit.source = Source::Strict;
-                    hit.capped = matches!(store_state, StoreState::Level { capped: true, .. });
+                    hit.capped = matches!(state, StoreState::Level { capped: true, .. });
                 }
                 (_, Ok(Taken { taken: true, .. })) | (None, _) => {}
             }
@@ -230,14 +226,11 @@ impl Engine {
         }
         for ask in asks.iter().filter(|ask| allowed || ask.take.charge) {
             let hit = &mut hits[ask.hit];
-            if let Ok(Taken {
-                taken: true,
-                store_state,
-            }) = ask.result
+            if let Ok(Taken { taken: true, state }) = ask.result
                 && let Some(subject) = self.subject(snapshot, hit, moment)
             {
-                self.follow(&subject, store_state, plan.began);
-                hit.standing = self.taken(&subject, store_state, hit.cost);
+                self.follow(&subject, state, plan.began);
+                hit.standing = self.taken(&subject, state, hit.cost);
                 hit.source = Source::Strict;
             }
         }
@@ -246,64 +239,20 @@ impl Engine {
 
     /// Brings the key's bucket to what the store said when it was asked at `began`. That is the earliest it can hold
     /// for: a bucket that is behind the store asks once more, one that is ahead of it would deny what the store has.
-    fn follow(&self, subject: &Subject<'_>, store_state: StoreState, began: Moment) {
+    fn follow(&self, subject: &Subject<'_>, state: StoreState, began: Moment) {
         let subject = &Subject {
             moment: began,
             ..*subject
         };
-        let now = began.now;
-        match store_state {
-            StoreState::Level { level, .. } => {
-                let level = level.min(subject.terms().level_max());
-                let full = level.plus(subject.limit.interval()) > subject.limit.capacity();
-                if !self.set_or_enter(subject, now.after(level), full) && full {
-                    self.mitigations.put(subject.name, now.after(level), now);
-                }
-            }
-            StoreState::Window {
-                current,
-                previous,
-                left,
-            } => {
-                let ends = began.unix.plus(left);
-                let room = self.windows.mirror(
-                    &subject.window(),
-                    WindowCounts {
-                        index: window_index(ends, subject.limit.window()),
-                        current,
-                        previous,
-                    },
-                );
-                self.stats.room(room);
-                if room == Room::Nowhere && current >= Cells::new(subject.limit.requests()) {
-                    self.mitigations.put(subject.name, now.after(left), now);
-                }
-            }
-        }
-    }
-
-    /// Sets the key's TAT to `ends`, and lets the key enter for that. `false` if there is no place for it. An answer that
-    /// was overtaken by a later one sets it too low: the store is then asked once more.
-    fn set_or_enter(&self, subject: &Subject<'_>, ends: Nanos, full: bool) -> bool {
-        let key = self.table_key(subject);
-        let ends = ends.max(Nanos::new(1));
-        let set = || match subject.state.family {
-            Family::Caller => self.carried.set(subject.name, &subject.limit, ends, full),
-            Family::Level | Family::Window => match self.table.touch(&key, |_| (Some(ends), ())) {
-                Touch::Held((), _) => {
-                    self.table.mitigate(&key, full);
-                    true
-                }
-                Touch::Missing => false,
-            },
-        };
-        // Under rules that were swapped meanwhile it cannot enter, and need not.
-        set() || (self.admit_synced(subject, Cells::ZERO).is_ok() && set())
+        self.buckets.of(subject).follow(state);
     }
 
     /// What to say of a key whose cells the store has taken.
-    fn taken(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
-        let standing = self.store_state(subject, store_state, Cells::ZERO);
+    fn taken(&self, subject: &Subject<'_>, state: StoreState, cost: Cells) -> Standing {
+        let standing = self
+            .buckets
+            .of(subject)
+            .standing_in_store(state, Cells::ZERO);
         Standing {
             allowed: true,
             retry_after: None,
@@ -314,30 +263,20 @@ impl Engine {
     }
 
     /// What to say of a key that the store has refused cells of.
-    fn refused(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
-        let standing = self.store_state(subject, store_state, cost);
+    fn refused(&self, subject: &Subject<'_>, state: StoreState, cost: Cells) -> Standing {
+        let standing = self.buckets.of(subject).standing_in_store(state, cost);
         if !standing.allowed {
             return standing;
         }
         // There is room again by now, or memory knows less than the store.
-        let wait = match store_state {
-            StoreState::Level { .. } => Span::nanos(1),
-            StoreState::Window { left, .. } => left,
-        };
         Standing {
             allowed: false,
-            retry_after: Some(wait),
+            retry_after: Some(state.least_wait()),
             delay: Span::ZERO,
-            ..self.store_state(subject, store_state, Cells::ZERO)
-        }
-    }
-
-    fn store_state(&self, subject: &Subject<'_>, store_state: StoreState, cost: Cells) -> Standing {
-        match store_state {
-            StoreState::Level { level, .. } => {
-                subject.decide(subject.moment.now.after(level), cost).1
-            }
-            StoreState::Window { .. } => self.look_synced(subject, cost).0,
+            ..self
+                .buckets
+                .of(subject)
+                .standing_in_store(state, Cells::ZERO)
         }
     }
 }

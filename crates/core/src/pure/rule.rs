@@ -87,6 +87,20 @@ impl RuleSpec {
         }
     }
 
+    /// Whether pods may be silent about a key that they use within their even share.
+    pub fn may_be_silent(&self) -> bool {
+        self.report == Report::Contested
+            && self.consistency == Consistency::Hybrid
+            && !self.algorithm.is_windowed()
+    }
+
+    /// Whether a pod that cannot reach the store in time grants its share: of a bucket that is a matter of degree.
+    pub fn grants_share(&self) -> bool {
+        self.on_store_error == OnStoreError::LocalShare
+            && self.consistency == Consistency::Hybrid
+            && !self.algorithm.is_windowed()
+    }
+
     /// A rule that matches and always allows.
     pub fn unlimited() -> Self {
         Self {

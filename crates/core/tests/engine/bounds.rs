@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use tidegate_core::engine::table::{SlotOrigin, Table, Taken};
+use tidegate_core::engine::buckets::table::{SlotOrigin, Table, Taken};
 use tidegate_core::engine::{Engine, Stat};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Nanos, Unit};
 

@@ -277,7 +277,7 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
             applied: true,
             sequence: call.sequence,
             gross: delta.gross,
-            store_state: vec![StoreState::Level {
+            states: vec![StoreState::Level {
                 level: delta.price,
                 demand: 0,
                 capped: false,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate_core::engine::Engine;
-use tidegate_core::engine::table::{Booking, Table, Taken, Touch};
+use tidegate_core::engine::buckets::table::{Booking, Table, Taken, Touch};
 use tidegate_core::pure::algorithm::gcra;
 use tidegate_core::pure::{Algorithm, Cells, Nanos};
 

@@ -106,7 +106,7 @@ impl Pod {
             applied: !call.deltas.is_empty(),
             sequence: call.sequence,
             gross: self.settled,
-            store_state,
+            states: store_state,
             repaired: 0,
         };
         let trip = Trip {

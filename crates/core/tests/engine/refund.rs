@@ -196,7 +196,7 @@ impl Pod {
             applied: true,
             sequence: call.sequence,
             gross: self.settled,
-            store_state,
+            states: store_state,
             repaired: 0,
         };
         self.rounds.answered(&self.engine, call.lane, &reply, trip);
@@ -360,7 +360,7 @@ fn a_refund_of_a_strict_carried_limit_reaches_the_store() {
     };
     let taken = Ok(Taken {
         taken: true,
-        store_state,
+        state: store_state,
     });
     pod.engine.finish(plan, &[taken], Moment::at(pod.now));
     pod.throttle(limit, 4, true);

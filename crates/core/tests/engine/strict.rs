@@ -44,7 +44,7 @@ impl Store {
                 *tat = now + level;
                 Taken {
                     taken,
-                    store_state: StoreState::Level {
+                    state: StoreState::Level {
                         level: Span::nanos(level),
                         demand: 0,
                         capped: take.charge && after > most,
@@ -64,7 +64,7 @@ impl Store {
                 }
                 Taken {
                     taken,
-                    store_state: StoreState::Window {
+                    state: StoreState::Window {
                         current: Cells::new(*current),
                         previous: Cells::new(previous.unwrap_or(0)),
                         left: Span::nanos((index + 1) * window.get() - now),
@@ -237,7 +237,7 @@ fn a_sliding_window_follows_both_counts_of_the_store() {
     let plan = asking(begin(&engine, &["a"], 1, at));
     let refusal = Taken {
         taken: false,
-        store_state: StoreState::Window {
+        state: StoreState::Window {
             current: Cells::new(6),
             previous: Cells::new(8),
             left: Span::nanos(SECOND / 2),

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::pure::sync::{
-    Call, Delta, Family, Known, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
+    Call, Delta, Known, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
 };
 use tidegate_core::pure::{Cells, Nanos, Span};
 
@@ -72,11 +72,7 @@ fn everything() -> BoxedStrategy<Event> {
 
 fn delta(name: u64, cells: u64) -> Delta {
     Delta {
-        key: StoreKey {
-            family: Family::Level,
-            rule: 1,
-            name: u128::from(name),
-        },
+        key: StoreKey::level(1, u128::from(name)),
         terms: Terms::Level {
             interval: Span::nanos(1_000_000),
             capacity: Span::seconds(10),
@@ -118,7 +114,7 @@ impl Store {
             applied,
             sequence: self.sequence(),
             gross: Cells::new(self.gross()),
-            store_state: Vec::new(),
+            states: Vec::new(),
             repaired: 0,
         }
     }

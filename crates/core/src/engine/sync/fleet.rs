@@ -1,13 +1,12 @@
 //! What a pod knows of the fleet and of its own rounds: pods alive, totals for people, what was lost.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::PodSync;
 use super::books::{Books, Loss};
 use crate::engine::Engine;
 use crate::pure::sync::{
-    Call, Circuit, Delta, Heartbeat, HeartbeatReply, Lane, NEWS_STEP, StoreState, Terms,
+    Call, Circuit, Delta, Heartbeat, HeartbeatReply, Lane, NEWS_STEP, StoreState,
 };
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
@@ -311,25 +310,13 @@ impl Fleet {
         self.keys_reported += call.deltas.len() as u64;
     }
 
-    /// Notes what a merge put above capacity. Cells that were `charged` although they were denied are debt and no
-    /// overshoot.
-    pub(super) fn store_state(&mut self, delta: &Delta, charged: Cells, store_state: StoreState) {
-        let (
-            Terms::Level {
-                interval, capacity, ..
-            },
-            StoreState::Level { level, capped, .. },
-        ) = (delta.terms, store_state)
-        else {
-            return;
-        };
-        let charged = interval.times(charged);
-        let over = level.less(capacity).min(delta.price).less(charged);
-        let over = over.whole(interval);
-        if over > Cells::ZERO || capped {
+    /// Notes what a merge put above capacity.
+    pub(super) fn note_overshoot(&mut self, delta: &Delta, charged: Cells, state: StoreState) {
+        let over = delta.overshoot(state, charged);
+        if over.cells > Cells::ZERO || over.capped {
             let (cells, forgiven) = self.overshoot.entry(delta.key.rule).or_default();
-            *cells = cells.plus(over);
-            *forgiven += u64::from(capped);
+            *cells = cells.plus(over.cells);
+            *forgiven += u64::from(over.capped);
         }
     }
 }
@@ -350,7 +337,7 @@ impl PodSync {
         self.fleet.shown = now;
         if now.since(self.fleet.keys_counted_at) >= KEYS_COUNTED_EVERY {
             self.fleet.keys_counted_at = now;
-            engine.mitigations.drop_ended(now);
+            engine.drop_ended_mitigations(now);
             self.fleet.books = self.books(engine);
             let full = self
                 .keys
@@ -359,7 +346,7 @@ impl PodSync {
             self.fleet.mitigations = full.count() as u64;
             self.fleet.overdue = self.overdue();
         }
-        engine.figures.store(Arc::new(self.figures(engine)));
+        engine.show(self.figures(engine));
     }
 
     /// How the rounds stand at this moment. Looks through all buckets.

@@ -1,10 +1,11 @@
 //! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
 
+use super::HOLD;
 use super::fleet::Reason;
 use super::overdue::Overdue;
 use super::queue::Place;
-use crate::engine::collect::{FrozenCells, Seat};
-use crate::pure::sync::{Allowance, Demand, Share, Terms};
+use crate::engine::buckets::{BucketAddress, FrozenCells};
+use crate::pure::sync::{Allowance, Demand, Reading, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// A key that is told, or was looked at because it might have to be.
@@ -59,7 +60,7 @@ pub(super) struct Flight {
     /// Those of its cells that were charged although they were denied.
     pub(super) charged: Cells,
     /// Where its bucket is.
-    pub(super) seat: Seat,
+    pub(super) address: BucketAddress,
     /// Whether the key was reset meanwhile: the answer is not of what it is now.
     pub(super) stale: bool,
 }
@@ -163,6 +164,21 @@ impl KeySync {
     /// Tells everything of it until `until` at least.
     pub(super) fn stay_loud(&mut self, until: Nanos) {
         self.loud_until = Some(self.loud_until.map_or(until, |known| known.max(until)));
+    }
+
+    /// Learns this pod's part of the key's demand from an answer, and how long the key denies or stays loud.
+    pub(super) fn learn(&mut self, reading: &Reading, pods: u64, now: Nanos) {
+        if reading.demand > 0 {
+            let measured = Demand::weight(self.demand.at(now), reading.demand);
+            self.weight = measured.min(self.weight.grown(pods));
+        }
+        if reading.is_half_used {
+            // A pod that is silent about a key close to its limit sees no room but its own.
+            self.stay_loud(now.after(HOLD));
+        }
+        if let Some(full_for) = reading.full_for {
+            self.full_until = now.after(full_for);
+        }
     }
 
     /// Whether nothing of it is between its bucket and the store.

@@ -3,10 +3,10 @@
 use super::fleet::Reason;
 use super::key_sync::{Detached, KeySync, Use};
 use super::{HOLD, Here, PodSync};
-use crate::engine::admit::Subject;
-use crate::engine::collect::{NewsEffect, SilentCells};
-use crate::pure::rule::{Consistency, Report, RuleSpec};
-use crate::pure::sync::{Allowance, Family, News, NewsKind, Share, StoreKey, Trigger};
+use crate::engine::LimitedKey;
+use crate::engine::buckets::{KeyBucket, Subject};
+use crate::engine::buckets::{NewsEffect, SilentCells};
+use crate::pure::sync::{Allowance, News, NewsKind, Share, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
 impl PodSync {
@@ -53,7 +53,7 @@ impl PodSync {
     /// Looks whether a silent key may stay so.
     fn look_at(&mut self, here: &Here<'_>, subject: &Subject<'_>, allowance: &Allowance) {
         let (key, now) = (subject.store_key(), here.now());
-        let SilentCells { cells, worth } = here.engine.take_silent(subject);
+        let SilentCells { cells, worth } = here.engine.bucket(subject).take_silent();
         let key_sync = self.track(subject, now);
         match key_sync.used(allowance, worth, now) {
             Use::Within => {
@@ -73,8 +73,8 @@ impl PodSync {
 
     /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
     pub(super) fn land_silent(&self, here: &Here<'_>, subject: &Subject<'_>, trigger: Trigger) {
-        if here.engine.land(subject, trigger) {
-            here.engine.sync_queue.push(subject.store_key());
+        if here.engine.bucket(subject).land(trigger) {
+            here.engine.queue(subject.store_key());
         }
     }
 
@@ -122,7 +122,7 @@ impl PodSync {
             Some(_) if is_queued => self.watch(here, key),
             Some(_) if !at_rest => self.want(here, key, postponed.unwrap_or(Reason::Trigger)),
             Some(until) if until <= now => self.end_loud(here, &subject),
-            Some(_) => match here.engine.pending_of(&subject) {
+            Some(_) => match here.engine.bucket(&subject).pending() {
                 Some(pending) if pending > Cells::ZERO => {
                     self.want(here, key, postponed.unwrap_or(Reason::Interval));
                 }
@@ -141,7 +141,7 @@ impl PodSync {
             key_sync.overdue = None;
             key_sync.all_reported(now);
             self.look_at(here, subject, &allowance);
-        } else if here.engine.land(subject, Trigger::EACH) {
+        } else if here.engine.bucket(subject).land(Trigger::EACH) {
             self.want(here, key, Reason::Interval);
         } else {
             self.untrack(key);
@@ -157,33 +157,30 @@ impl PodSync {
             NewsKind::Reset => self.fleet.prompt_heartbeat(),
             NewsKind::Live(hold) => {
                 if let Some(subject) = subject {
-                    self.hear_live(here, &subject, now.after(hold.min(HOLD)));
+                    self.receive_live(here, &subject, now.after(hold.min(HOLD)));
                 }
             }
             NewsKind::Full(level) => match subject {
-                Some(subject) => self.hear_full_of(here, &subject, level),
-                None if key.family == Family::Caller => {
-                    self.hear_full(here, (key, None), level);
+                Some(subject) => self.receive_full_of(here, &subject, level),
+                None => {
+                    self.receive_full(here, key, None, level);
                 }
-                None => {}
             },
         }
     }
 
-    fn hear_full_of(&mut self, here: &Here<'_>, subject: &Subject<'_>, level: Span) {
+    fn receive_full_of(&mut self, here: &Here<'_>, subject: &Subject<'_>, level: Span) {
         let (key, now) = (subject.store_key(), here.now());
         // The others are not told by the step.
-        let spec = &subject.rule.spec;
-        let by_step = !spec.algorithm.is_windowed() && spec.consistency != Consistency::Strict;
-        self.fleet.news_received += u64::from(by_step);
-        if !self.hear_full(here, (key, Some(subject)), level) {
+        self.fleet.news_received += u64::from(subject.is_published_by_step());
+        if !self.receive_full(here, key, Some(subject), level) {
             return;
         }
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         key_sync.full_until = key_sync.full_until.max(now.after(level));
-        let pending = here.engine.pending_of(subject).unwrap_or(Cells::ZERO);
+        let pending = here.engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
         if key_sync.is_loud() && pending > Cells::ZERO {
             self.want(here, key, Reason::Mitigation);
         }
@@ -197,20 +194,15 @@ impl PodSync {
         level: Span,
     ) -> NewsEffect {
         self.note_refunds(here);
-        let (price, cells) = self.refunds.unsettled(subject.store_key(), here.now());
-        match subject.state.family {
-            Family::Level | Family::Caller => here.engine.raise(subject, level.less(price)),
-            // The answer to the refund says how its window stands.
-            Family::Window if cells > Cells::ZERO => NewsEffect::Nothing,
-            Family::Window => here.engine.raise(subject, level),
-        }
+        let unsettled = self.refunds.unsettled(subject.store_key(), here.now());
+        here.engine.bucket(subject).raise(level, &unsettled)
     }
 
-    fn hear_live(&mut self, here: &Here<'_>, subject: &Subject<'_>, until: Nanos) {
+    fn receive_live(&mut self, here: &Here<'_>, subject: &Subject<'_>, until: Nanos) {
         let (key, now) = (subject.store_key(), here.now());
         let is_new = !self.keys.contains_key(&key);
         // Of keys that nobody asks this pod for, news alone takes no more than half of the room.
-        let is_held = || here.engine.pending_of(subject).is_some();
+        let is_held = || here.engine.bucket(subject).pending().is_some();
         if is_new && self.keys.len() >= self.keys_max / 2 && !is_held() {
             return;
         }
@@ -228,13 +220,13 @@ impl PodSync {
         }
         match self.allowance(subject) {
             Some(allowance) => {
-                let SilentCells { cells, worth } = here.engine.take_silent(subject);
+                let SilentCells { cells, worth } = here.engine.bucket(subject).take_silent();
                 let _ = self.track(subject, now).used(&allowance, worth, now);
                 self.become_loud(subject, &allowance, cells, until);
             }
             None => self.track(subject, now).stay_loud(until),
         }
-        here.engine.land(subject, Trigger::EACH);
+        here.engine.bucket(subject).land(Trigger::EACH);
         match self.keys.get(&key) {
             Some(key_sync) if key_sync.unsent.price > Span::ZERO => {
                 self.want(here, key, Reason::Live)
@@ -247,9 +239,10 @@ impl PodSync {
     pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
         self.forget_hearsay(here.engine, key);
         match here.subject_of_key(key) {
-            Some(subject) => here.engine.forget(&subject),
-            None if key.family == Family::Caller => here.engine.forget_unheld(key.name),
-            None => {}
+            Some(subject) => {
+                here.engine.bucket(&subject).forget();
+            }
+            None => here.engine.forget_unheld(key),
         }
         self.refunds.forget(key);
         if let Some(key_sync) = self.keys.get_mut(&key) {
@@ -302,21 +295,18 @@ impl PodSync {
 
     /// Sets at how many cells new keys of each rule are noticed.
     pub(super) fn set_openings(&self, here: &Here<'_>) {
-        let silent = self.fleet.is_steady() && may_be_silent(here.snapshot.rules().caller_spec());
+        let silent = self.fleet.is_steady() && here.snapshot.rules().caller_spec().may_be_silent();
         let pods = if silent { self.fleet_view.pods } else { 0 };
-        here.engine.carried.set_silent_pods(pods);
-        for (rule, state) in here.snapshot.all() {
-            if let Some(limit) = rule.spec.limit.filter(|_| state.reported) {
-                let subject = Subject {
-                    rule,
-                    state,
-                    limit,
-                    name: 0,
-                    moment: here.moment,
-                    version: here.snapshot.version(),
-                    detached: false,
-                };
-                state.set_opening(self.opening(&subject));
+        here.engine.set_silent_pods(pods);
+        // What holds for any key of a rule whose limit is the rule's own.
+        let any = LimitedKey {
+            name: 0,
+            caller_limit: None,
+        };
+        for rule in 0..here.snapshot.rules().all().len() {
+            let subject = here.snapshot.subject(rule, &any, here.moment);
+            if let Some(subject) = subject.filter(|subject| subject.state.reported) {
+                subject.state.set_opening(self.opening(&subject));
             }
         }
     }
@@ -334,18 +324,15 @@ impl PodSync {
 
     /// This pod's even share of a key that pods may be silent of.
     pub(super) fn even_share(&self, subject: &Subject<'_>) -> Option<Allowance> {
-        may_be_silent(&subject.rule.spec)
+        let spec = &subject.rule.spec;
+        spec.may_be_silent()
             .then(|| self.fleet_view.allowance(&subject.limit))
             .flatten()
     }
 
     /// The longest that cells of a healthy key wait: they are billed in full, so they must be young.
     pub(super) fn age_max(&self, subject: &Subject<'_>) -> Span {
-        let quarter = Span::nanos(subject.limit.capacity().get() / 4);
-        match subject.rule.spec.algorithm.is_windowed() {
-            true => self.pace.interval,
-            false => self.pace.interval.min(quarter.max(self.gap())),
-        }
+        subject.age_max(self.pace.interval, self.gap())
     }
 
     /// The key's state, made if there is none.
@@ -374,7 +361,7 @@ impl PodSync {
     /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
     fn let_go(&mut self, here: &Here<'_>, key: StoreKey) {
         if let Some(flight) = self.keys.get(&key).and_then(|key_sync| key_sync.flight) {
-            here.engine.release(flight.seat);
+            here.engine.release(flight.address);
         }
         self.untrack(key);
     }
@@ -412,11 +399,4 @@ impl PodSync {
         key_sync.due = at;
         self.due.insert((at, key));
     }
-}
-
-/// Whether pods may be silent of keys of a rule like `spec` that they use within their even share.
-fn may_be_silent(spec: &RuleSpec) -> bool {
-    spec.report == Report::Contested
-        && spec.consistency == Consistency::Hybrid
-        && !spec.algorithm.is_windowed()
 }

@@ -1,15 +1,15 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
 use super::fleet::Reason;
-use super::key_sync::{Flight, KeySync, Unsent, Use};
+use super::key_sync::{Flight, Unsent, Use};
 use super::queue::{Order, Place, Urgency};
 use super::{COALESCE, HOLD, Here, LaneState, PodSync, Trip, UnderWay};
 use crate::engine::Engine;
-use crate::engine::admit::Subject;
-use crate::engine::collect::{Answered, FrozenCells, Seat};
+use crate::engine::buckets::KeyBucket;
+use crate::engine::buckets::{BucketAddress, FrozenCells, StoreAnswer};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, Demand, Family, Known, Lane, Reply, Share, Step,
-    StoreKey, StoreState, Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, Known, Lane, Reply, Share, Step, StoreKey,
+    StoreState, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
 
@@ -213,14 +213,14 @@ impl PodSync {
         let key_sync = self.keys.get_mut(&key)?;
         key_sync.place = None;
         key_sync.sent = now;
-        if let Some(subject) = subject.as_ref().filter(|_| key.family == Family::Caller) {
-            // Its callers may say something else every time.
+        if let Some(subject) = &subject {
+            // Callers may supply another limit every time.
             key_sync.limit = subject.limit;
             key_sync.terms = subject.terms();
         }
         let frozen = subject
             .as_ref()
-            .and_then(|subject| here.engine.freeze(subject));
+            .and_then(|subject| here.engine.bucket(subject).freeze());
         let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
         let cells = frozen.cells;
         let price = key_sync.price(frozen.price, share, frozen.tat, now);
@@ -232,7 +232,7 @@ impl PodSync {
         let is_asked = std::mem::take(&mut key_sync.ask) || key_sync.overdue.is_some();
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
             if let Some(subject) = &subject {
-                here.engine.land(subject, Trigger::EACH);
+                here.engine.bucket(subject).land(Trigger::EACH);
             }
             self.look_again(key, now.after(self.pace.interval));
             return None;
@@ -259,13 +259,13 @@ impl PodSync {
             },
             terms: key_sync.terms,
             charged,
-            seat: subject
-                .as_ref()
-                .map_or(Seat::None, |subject| here.engine.seat(subject)),
+            address: subject.as_ref().map_or(BucketAddress::None, |subject| {
+                here.engine.bucket(subject).address()
+            }),
             stale: false,
         });
         let known = match &subject {
-            Some(subject) if key_sync.answered => here.engine.known(subject, &frozen),
+            Some(subject) if key_sync.answered => here.engine.bucket(subject).known(&frozen),
             Some(_) | None => Known::assumed(&key_sync.terms),
         };
         let news_step = self.fleet.news_step;
@@ -319,8 +319,8 @@ impl PodSync {
     }
 
     fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
-        for (delta, store_state) in batch.deltas.iter().zip(&reply.store_state) {
-            self.store_state(here, delta, *store_state, anchor);
+        for (delta, state) in batch.deltas.iter().zip(&reply.states) {
+            self.key_answered(here, delta, *state, anchor);
         }
     }
 
@@ -338,23 +338,17 @@ impl PodSync {
         };
         key_sync.overdue = None;
         if let Some(flight) = key_sync.flight.take() {
-            here.engine.release(flight.seat);
+            here.engine.release(flight.address);
         }
         self.look_again(key, here.now());
     }
 
     /// Takes in how a key stands.
-    fn store_state(
-        &mut self,
-        here: &Here<'_>,
-        delta: &Delta,
-        store_state: StoreState,
-        anchor: Nanos,
-    ) {
+    fn key_answered(&mut self, here: &Here<'_>, delta: &Delta, state: StoreState, anchor: Nanos) {
         let (key, now) = (delta.key, here.now());
         let flight = self.keys.get(&key).and_then(|key_sync| key_sync.flight);
         let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
-        self.fleet.store_state(delta, charged, store_state);
+        self.fleet.note_overshoot(delta, charged, state);
         let fleet_view = self.fleet_view;
         let refund_due = self.refunds.due(key, now);
         let (Some(key_sync), Some(subject)) = (self.keys.get_mut(&key), here.subject_of_key(key))
@@ -362,34 +356,37 @@ impl PodSync {
             self.landed_unseen(here, key);
             return;
         };
-        let same_line = key.family == Family::Caller;
-        let same_bucket =
-            |flight: &Flight| !flight.stale && (same_line || flight.terms == subject.terms());
+        let same_bucket = |flight: &Flight| !flight.stale && subject.is_on_scale(&flight.terms);
         let Some(flight) = key_sync.flight.filter(same_bucket) else {
             self.landed_unseen(here, key);
             return;
         };
         key_sync.flight = None;
         key_sync.answered = true;
-        let answered = Answered {
-            store_state,
+        let answered = StoreAnswer {
+            state,
             anchor,
             frozen: flight.frozen,
             refund_due,
         };
-        let (whole, room) = learn(key_sync, &subject, store_state, (fleet_view.pods, now));
-        let trigger = fleet_view.trigger(whole, room, key_sync.weight);
+        let reading = subject.reading(state);
+        key_sync.learn(&reading, fleet_view.pods, now);
+        let trigger = fleet_view.trigger(reading.whole, reading.room, key_sync.weight);
         let overdue = key_sync.overdue.take();
-        let before = here.engine.tat_of(&subject);
+        let before = here.engine.bucket(&subject).tat();
         self.before_answer(here, key);
-        let wants = here.engine.fold(&subject, &answered, trigger);
+        let wants = here.engine.bucket(&subject).fold(&answered, trigger);
         self.after_answer(here, &subject, &answered);
         let stays_overdue = overdue.is_some_and(|overdue| {
-            let state = (before, room == Cells::ZERO);
+            let state = (before, reading.room == Cells::ZERO);
             self.stay_overdue(here, &subject, overdue, state)
         });
         if self.fleet.is_leaving() {
-            let pending = here.engine.pending_of(&subject).unwrap_or(Cells::ZERO);
+            let pending = here
+                .engine
+                .bucket(&subject)
+                .pending()
+                .unwrap_or(Cells::ZERO);
             if pending > Cells::ZERO {
                 self.enqueue(here, key, Reason::Drain);
             }
@@ -458,38 +455,4 @@ struct NextBatch {
     order: Order,
     /// What the budget must hold for it.
     updates: usize,
-}
-
-/// Learns this pod's part of a key's demand, and says how large the key is and how much of it is free.
-fn learn(
-    key_sync: &mut KeySync,
-    subject: &Subject<'_>,
-    store_state: StoreState,
-    (pods, now): (u64, Nanos),
-) -> (Cells, Cells) {
-    match store_state {
-        StoreState::Level { level, demand, .. } => {
-            if demand > 0 {
-                let measured = Demand::weight(key_sync.demand.at(now), demand);
-                key_sync.weight = measured.min(key_sync.weight.grown(pods));
-            }
-            let capacity = subject.limit.capacity();
-            if level.plus(level) > capacity {
-                // Whoever is silent of a key that is close to its limit sees no room but its own.
-                key_sync.stay_loud(now.after(HOLD));
-            }
-            if level.plus(subject.limit.interval()) > capacity {
-                key_sync.full_until = now.after(level);
-            }
-            let room = capacity.less(level).whole(subject.limit.interval());
-            (subject.limit.burst(), room)
-        }
-        StoreState::Window { current, left, .. } => {
-            let requests = Cells::new(subject.limit.requests());
-            if current >= requests {
-                key_sync.full_until = now.after(left);
-            }
-            (requests, requests.less(current))
-        }
-    }
 }

@@ -21,8 +21,9 @@ mod unreachable;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::admit::Subject;
+use super::buckets::Subject;
 use super::{Engine, Snapshot};
+use crate::engine::buckets::KeyBucket;
 use crate::pure::sync::{
     Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, LaneBook, Link, News, Refund,
     Reply, Share, StoreKey,
@@ -203,7 +204,7 @@ impl PodSync {
         if self.version != snapshot.version() {
             self.rules_changed(here);
         }
-        for key in engine.sync_queue.drain() {
+        for key in engine.take_queued() {
             self.trigger_reached(here, key);
         }
         while let Some((at, key)) = self.due.first().copied()
@@ -212,7 +213,7 @@ impl PodSync {
             self.due.pop_first();
             self.look_due(here, key);
         }
-        for (key, cells) in engine.charges.take() {
+        for (key, cells) in engine.take_charges() {
             if let Some(key_sync) = self.keys.get_mut(&key) {
                 key_sync.charged = key_sync.charged.plus(cells);
             }
@@ -335,7 +336,7 @@ impl PodSync {
             moment,
         };
         self.fleet.leave();
-        for key in engine.sync_queue.drain() {
+        for key in engine.take_queued() {
             self.trigger_reached(here, key);
         }
         let mut loud: Vec<StoreKey> = self.loud().collect();
@@ -343,7 +344,7 @@ impl PodSync {
         for key in loud {
             let pending = here
                 .subject_of_key(key)
-                .and_then(|subject| engine.pending_of(&subject));
+                .and_then(|subject| engine.bucket(&subject).pending());
             let carried = self
                 .keys
                 .get(&key)

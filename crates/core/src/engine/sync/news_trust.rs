@@ -18,9 +18,9 @@ use std::collections::{BTreeSet, HashMap};
 use super::fleet::Reason;
 use super::{Here, PodSync};
 use crate::engine::Engine;
-use crate::engine::admit::Subject;
-use crate::engine::collect::{Answered, NewsEffect};
-use crate::pure::sync::{Family, StoreKey, StoreState};
+use crate::engine::buckets::Subject;
+use crate::engine::buckets::{NewsChange, NewsEffect, StoreAnswer};
+use crate::pure::sync::StoreKey;
 use crate::pure::{Cells, Nanos, Span};
 
 /// How long news alone denies a key, counted from the first check that it denies.
@@ -44,22 +44,10 @@ const HEARSAY_MIN: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// When it was last heard.
-    news_received: Nanos,
-    /// Where the bucket ended when it was first heard, or that moment if that is later.
-    before: Nanos,
-    /// When the claim has come to its end by itself.
-    ends: Nanos,
-    change: Change,
+    heard_at: Nanos,
+    change: NewsChange,
     /// For how long news of the key was doubted before, if that is not long ago.
     doubted_for: Span,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Change {
-    /// A bucket was moved up by so much.
-    Level(Span),
-    /// So many cells were counted in the window of this index.
-    Window(u64, Cells),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -127,56 +115,30 @@ impl NewsTrust {
 }
 
 impl Claim {
-    /// What was claimed before, if that still counts, and what was raised now.
-    fn joined(known: Option<Self>, raised: NewsEffect, now: Nanos) -> Option<Self> {
-        let known = known.filter(|claim| claim.ends > now);
-        let doubted_for = known.map_or(Span::ZERO, |claim| claim.doubted_for);
-        Some(match (raised, known) {
-            (NewsEffect::Nothing, known) => Self {
-                news_received: now,
-                ..known?
-            },
-            (NewsEffect::Level { from, to }, known) => {
-                let so_far = match known.map(|claim| claim.change) {
-                    Some(Change::Level(so_far)) => so_far,
-                    Some(Change::Window(..)) | None => Span::ZERO,
-                };
-                Self {
-                    news_received: now,
-                    before: known.map_or(from, |claim| claim.before),
-                    ends: to,
-                    change: Change::Level(so_far.plus(to.since(from))),
-                    doubted_for,
-                }
-            }
-            (NewsEffect::Window { index, cells, left }, known) => {
-                let so_far = match known.map(|claim| claim.change) {
-                    Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
-                    Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
-                };
-                Self {
-                    news_received: now,
-                    before: now,
-                    ends: now.after(left),
-                    change: Change::Window(index, so_far.plus(cells)),
-                    doubted_for,
-                }
-            }
+    /// What was claimed before, if that still counts, and what news changed now.
+    fn joined(known: Option<Self>, effect: NewsEffect, now: Nanos) -> Option<Self> {
+        let known = known.filter(|claim| claim.change.ends > now);
+        let change = known.map(|claim| claim.change);
+        Some(Self {
+            heard_at: now,
+            change: NewsChange::joined(change, effect, now)?,
+            doubted_for: known.map_or(Span::ZERO, |claim| claim.doubted_for),
         })
     }
 
     /// Whether it can deny for longer than news alone may.
     fn is_long(&self) -> bool {
-        self.ends.since(self.before) > BELIEVED_FOR
+        self.change.ends.since(self.change.before) > BELIEVED_FOR
     }
 }
 
 impl PodSync {
     /// Other pods say that a key is full. Whether that is believed.
-    pub(super) fn hear_full(
+    pub(super) fn receive_full(
         &mut self,
         here: &Here<'_>,
-        (key, subject): (StoreKey, Option<&Subject<'_>>),
+        key: StoreKey,
+        subject: Option<&Subject<'_>>,
         level: Span,
     ) -> bool {
         let now = here.now();
@@ -189,16 +151,19 @@ impl PodSync {
             Some(Belief::Doubted { length, .. }) => length,
             Some(Belief::Heard(_) | Belief::Asking { .. } | Belief::Confirmed) | None => Span::ZERO,
         };
-        let raised = match subject {
-            Some(subject) => self.raise(here, subject, level),
-            None => here.engine.deny_unheld(key.name, level, now),
+        let effect = match subject {
+            Some(subject) => Some(self.raise(here, subject, level)),
+            None => here.engine.raise_unheld(key, level, now),
+        };
+        let Some(effect) = effect else {
+            return false; // its rule is gone
         };
         let known_claim = match known {
             Some(Belief::Confirmed) => return true,
             Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => Some(claim),
             Some(Belief::Doubted { .. }) | None => None,
         };
-        let Some(mut claim) = Claim::joined(known_claim, raised, now) else {
+        let Some(mut claim) = Claim::joined(known_claim, effect, now) else {
             return true; // this pod knew as much
         };
         claim.doubted_for = claim.doubted_for.max(doubted_for);
@@ -208,9 +173,9 @@ impl PodSync {
             *known = claim;
             return true;
         }
-        self.believe(here, key, claim.ends, Belief::Heard(claim));
+        self.believe(here, key, claim.change.ends, Belief::Heard(claim));
         if claim.is_long() {
-            here.engine.unconfirmed.put(key.name);
+            here.engine.expect_denial(key.name);
         }
         true
     }
@@ -220,7 +185,7 @@ impl PodSync {
         let Some(Belief::Heard(claim)) = self.news_trust.get(&key) else {
             return false;
         };
-        if !claim.is_long() || here.engine.unconfirmed.holds(key.name) {
+        if !claim.is_long() || here.engine.expects_denial(key.name) {
             return false;
         }
         let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.fleet_view.pods));
@@ -259,7 +224,7 @@ impl PodSync {
                     self.doubt_news(here, key, &claim);
                 }
                 Some(Belief::Heard(_)) => {
-                    here.engine.unconfirmed.take(key.name);
+                    here.engine.expect_no_denial(key.name);
                 }
                 Some(Belief::Confirmed | Belief::Doubted { .. }) | None => {}
             }
@@ -278,9 +243,8 @@ impl PodSync {
 
     /// The store is about to say how a key stands: what news did to it is undone where the answer does not replace it.
     pub(super) fn before_answer(&self, here: &Here<'_>, key: StoreKey) {
-        if key.family == Family::Window
-            && let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) =
-                self.news_trust.get(&key)
+        if let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) = self.news_trust.get(&key)
+            && claim.change.is_undone_before_answer()
         {
             self.disbelieve(here, key, &claim);
         }
@@ -291,21 +255,11 @@ impl PodSync {
         &mut self,
         here: &Here<'_>,
         subject: &Subject<'_>,
-        answered: &Answered,
+        answered: &StoreAnswer,
     ) {
         let (key, now) = (subject.store_key(), here.now());
-        here.engine.unconfirmed.take(key.name);
-        let (full, ends) = match answered.store_state {
-            StoreState::Level { level, .. } => {
-                let full = level.plus(subject.limit.interval()) > subject.limit.capacity();
-                (full, answered.anchor.after(level))
-            }
-            StoreState::Window { current, left, .. } => {
-                let full = current >= Cells::new(subject.limit.requests());
-                (full, if full { now.after(left) } else { now })
-            }
-        };
-        if full {
+        here.engine.expect_no_denial(key.name);
+        if let Some(ends) = subject.full_until(answered) {
             let until = ends.min(now.after(CONFIRMED_FOR_MAX));
             self.believe(here, key, until, Belief::Confirmed);
             return;
@@ -314,8 +268,9 @@ impl PodSync {
             Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => {
                 self.news_trust.remove(&key);
                 // An answer from before the news says nothing of it.
-                let is_newer = answered.frozen.at >= claim.news_received;
-                if is_newer && ends.after(BELIEVED_FOR) < claim.ends {
+                let is_newer = answered.frozen.at >= claim.heard_at;
+                let ends = subject.level_ends(answered);
+                if is_newer && ends.after(BELIEVED_FOR) < claim.change.ends {
                     self.doubt_news(here, key, &claim);
                 }
             }
@@ -328,7 +283,7 @@ impl PodSync {
 
     /// A key was reset: what was heard of it is of another time.
     pub(super) fn forget_hearsay(&mut self, engine: &Engine, key: StoreKey) {
-        engine.unconfirmed.take(key.name);
+        engine.expect_no_denial(key.name);
         if !matches!(self.news_trust.get(&key), Some(Belief::Doubted { .. })) {
             self.news_trust.remove(&key);
         }
@@ -352,15 +307,12 @@ impl PodSync {
 
     /// Undoes what news did to a key.
     fn disbelieve(&self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
-        here.engine.unconfirmed.take(key.name);
-        here.engine.mitigations.remove(key.name);
+        here.engine.expect_no_denial(key.name);
+        here.engine.drop_mitigation(key.name);
         let Some(subject) = here.subject_of_key(key) else {
             return;
         };
-        match claim.change {
-            Change::Level(by) => here.engine.unraise(&subject, by, claim.before),
-            Change::Window(index, cells) => here.engine.unfill(&subject, index, cells),
-        }
+        here.engine.bucket(&subject).undo_news(&claim.change);
     }
 }
 

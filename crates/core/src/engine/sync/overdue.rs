@@ -11,10 +11,10 @@ use super::key_sync::KeySync;
 use super::queue::{Place, Urgency};
 use super::{Here, PodSync};
 use crate::engine::Engine;
-use crate::engine::admit::Subject;
-use crate::engine::collect::SilentCells;
+use crate::engine::buckets::SilentCells;
+use crate::engine::buckets::{KeyBucket, Subject};
 use crate::pure::rule::Consistency;
-use crate::pure::sync::{Family, Share, ShareCode, StoreKey};
+use crate::pure::sync::{Share, ShareCode, StoreKey};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// Of the keys that are looked at next, so many are tried for one that can make room.
@@ -44,9 +44,9 @@ impl PodSync {
             return Urgency::Ordinary;
         };
         let contested = subject.limit.burst() < Cells::new(self.fleet_view.pods);
-        if here.engine.is_share_denied(&subject) {
+        if here.engine.bucket(&subject).is_share_denied() {
             Urgency::ShareDenied
-        } else if contested || here.engine.is_half_used(&subject) {
+        } else if contested || here.engine.bucket(&subject).is_half_used() {
             Urgency::Contested
         } else {
             Urgency::Ordinary
@@ -68,10 +68,10 @@ impl PodSync {
         }
         if let Some(overdue) = key_sync.overdue
             && let Some(subject) = here.subject_of_key(key)
-            && !here.engine.is_share_denied(&subject)
+            && !here.engine.bucket(&subject).is_share_denied()
         {
             // Its bucket may have left the table and come back.
-            here.engine.grant_by_share(&subject, overdue.share);
+            here.engine.bucket(&subject).grant_by_share(overdue.share);
         }
     }
 
@@ -109,7 +109,7 @@ impl PodSync {
     fn patience(&self, here: &Here<'_>, subject: &Subject<'_>, key_sync: &KeySync) -> (Span, Span) {
         let lane = subject.store_key().lane();
         let soonest = self.late_after(usize::from(lane.number()));
-        match key_sync.is_thin || here.engine.is_half_used(subject) {
+        match key_sync.is_thin || here.engine.bucket(subject).is_half_used() {
             true => (soonest, soonest),
             false => (soonest, soonest.max(self.age_max(subject))),
         }
@@ -135,14 +135,16 @@ impl PodSync {
             return;
         };
         // First the share, then what was admitted before: what comes in between is billed in full, too.
-        here.engine.grant_by_share(subject, share);
-        if key.family != Family::Window {
-            let SilentCells { cells, worth } = here.engine.take_silent(subject);
-            key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
-            let price = subject.limit.interval().times(worth);
-            key_sync.unsent.price = key_sync.unsent.price.plus(price);
-        }
-        let from = here.engine.tat_of(subject).unwrap_or_else(|| here.now());
+        here.engine.bucket(subject).grant_by_share(share);
+        let SilentCells { cells, worth } = here.engine.bucket(subject).take_priced();
+        key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
+        let price = subject.limit.interval().times(worth);
+        key_sync.unsent.price = key_sync.unsent.price.plus(price);
+        let from = here
+            .engine
+            .bucket(subject)
+            .tat()
+            .unwrap_or_else(|| here.now());
         key_sync.overdue = Some(Overdue { share, from });
     }
 
@@ -150,7 +152,7 @@ impl PodSync {
     pub(super) fn lower_overdue(&mut self, engine: &Engine, subject: &Subject<'_>) {
         let key_sync = self.keys.get_mut(&subject.store_key());
         if let Some(overdue) = key_sync.and_then(|key_sync| key_sync.overdue.as_mut())
-            && let Some(tat) = engine.tat_of(subject)
+            && let Some(tat) = engine.bucket(subject).tat()
         {
             overdue.from = overdue.from.min(tat);
         }
@@ -179,11 +181,11 @@ impl PodSync {
         }
         let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
         if let Some(before) = before.filter(|_| is_one_cell && full) {
-            here.engine.raise_tat(subject, before);
+            here.engine.bucket(subject).raise_tat(before);
         }
         self.fall_overdue(here, subject);
         let pending = self.keys.get(&key).is_some_and(|key| !key.is_at_rest());
-        if pending || here.engine.pending_of(subject) > Some(Cells::ZERO) {
+        if pending || here.engine.bucket(subject).pending() > Some(Cells::ZERO) {
             self.want(here, key, super::Reason::Trigger);
         }
         true
@@ -204,7 +206,7 @@ impl PodSync {
                 .filter(|key_sync| key_sync.is_at_rest())?;
             let pending = here
                 .subject_of_key(*key)
-                .map(|subject| here.engine.pending_of(&subject));
+                .map(|subject| here.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
             is_idle.then_some((key_sync.is_loud(), key_sync.even, *key))
         });
@@ -222,10 +224,10 @@ impl PodSync {
 
     /// A key that cannot be tracked is not reported: this pod grants its even share of it.
     pub(super) fn grant_untracked(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
-        let SilentCells { cells, .. } = here.engine.take_silent(subject);
+        let SilentCells { cells, .. } = here.engine.bucket(subject).take_silent();
         self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
         let share = ShareCode::at_most(Share::even(self.fleet_view.pods));
-        here.engine.grant_by_share(subject, share);
+        here.engine.bucket(subject).grant_by_share(share);
     }
 
     /// The keys that are overdue.

@@ -212,18 +212,13 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pure::sync::Family;
 
     /// A key of the lane of that number.
     fn key(lane: u8, rule: u64) -> StoreKey {
         let name = (0..)
             .find(|name| Lane::of(*name) == Lane::new(lane))
             .unwrap();
-        StoreKey {
-            family: Family::Level,
-            rule,
-            name,
-        }
+        StoreKey::level(rule, name)
     }
 
     fn place(urgency: Urgency, since: u64) -> Place {

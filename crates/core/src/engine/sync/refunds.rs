@@ -11,10 +11,10 @@ use std::ops::Bound;
 use super::key_sync::Unsent;
 use super::{Here, PodSync, Trip};
 use crate::engine::Engine;
-use crate::engine::admit::Subject;
-use crate::engine::refund::ReportedCells;
+use crate::engine::buckets::ReportedCells;
+use crate::engine::buckets::{KeyBucket, Subject};
 use crate::pure::rule::Consistency;
-use crate::pure::sync::{CALL_COST, Family, Refund, StoreKey, StoreState, Terms};
+use crate::pure::sync::{CALL_COST, Refund, StoreKey, StoreState, Terms};
 use crate::pure::{Cells, Nanos, Span};
 
 /// Keys with refunds that the store has not got yet. What comes beyond them stays with this pod.
@@ -49,35 +49,10 @@ struct KeyRefund {
     sent: Option<(ReportedCells, Nanos)>,
 }
 
-impl ReportedCells {
-    /// What is left of it at `now`: while its bucket was empty, its cells have drained.
-    fn netted(self, now: Nanos) -> Self {
-        Self {
-            price: self.price.less(now.since(self.tat)),
-            tat: self.tat.max(now),
-            ..self
-        }
-    }
-
-    /// This and what was refunded later.
-    fn plus(self, later: Self) -> Self {
-        Self {
-            cells: self.cells.plus(later.cells),
-            price: self.price.plus(later.price),
-            ..later
-        }
-    }
-}
-
 impl KeyRefund {
     /// Notes what was refunded at `now`.
     fn note(&mut self, reported: ReportedCells, now: Nanos) {
-        let same_window = |window: Span| self.due.unix.whole(window) == reported.unix.whole(window);
-        self.due = match self.terms {
-            Terms::Level { .. } => self.due.netted(now).plus(reported),
-            Terms::Window { window, .. } if same_window(window) => self.due.plus(reported),
-            Terms::Window { .. } => reported, // the other window is over
-        };
+        self.due = self.due.joined(reported, &self.terms, now);
     }
 }
 
@@ -89,13 +64,12 @@ impl RefundQueue {
     }
 
     /// By how much what other pods say of a key's level may be too high; for windows, by how many cells.
-    pub(super) fn unsettled(&self, key: StoreKey, now: Nanos) -> (Span, Cells) {
+    pub(super) fn unsettled(&self, key: StoreKey, now: Nanos) -> ReportedCells {
         let Some(refund) = self.keys.get(&key) else {
-            return (Span::ZERO, Cells::ZERO);
+            return ReportedCells::default();
         };
         let (sent, _) = refund.sent.unwrap_or_default();
-        let (due, sent) = (refund.due.netted(now), sent.netted(now));
-        (due.price.plus(sent.price), due.cells.plus(sent.cells))
+        sent.netted(now).plus(refund.due.netted(now))
     }
 
     /// Whether news that a key is full may be from before its refund.
@@ -136,7 +110,7 @@ impl RefundQueue {
             due: ReportedCells::default(),
             sent: None,
         });
-        if key.family != Family::Caller && refund.terms != terms {
+        if !subject.is_on_scale(&refund.terms) {
             // On another scale it is not known what it is worth.
             (refund.terms, refund.due) = (terms, ReportedCells::default());
         }
@@ -167,16 +141,10 @@ impl RefundQueue {
     fn send(&mut self, subject: Option<&Subject<'_>>, key: StoreKey, now: Nanos) -> Option<Refund> {
         let refund = self.keys.get_mut(&key)?;
         let due = std::mem::take(&mut refund.due).netted(now);
-        let same_scale = |subject: &&Subject<'_>| {
-            key.family == Family::Caller || subject.terms() == refund.terms
-        };
+        let same_scale = |subject: &&Subject<'_>| subject.is_on_scale(&refund.terms);
         let sent = subject.filter(same_scale).and_then(|subject| {
             let age = subject.moment.unix.less(due.unix);
-            let is_gone = match refund.terms {
-                Terms::Level { .. } => due.price == Span::ZERO,
-                Terms::Window { window, .. } => age > window,
-            };
-            (!is_gone).then(|| Refund {
+            (!due.has_drained(&refund.terms, age)).then(|| Refund {
                 key,
                 terms: subject.terms(),
                 cells: due.cells,
@@ -195,7 +163,7 @@ impl RefundQueue {
 impl PodSync {
     /// Notes what callers gave back since the last time.
     pub(super) fn note_refunds(&mut self, here: &Here<'_>) {
-        for (key, reported) in here.engine.refunds.drain() {
+        for (key, reported) in here.engine.take_refunds() {
             if let Some(subject) = here.subject_of_key(key) {
                 let reported = self.spoken_of(&subject, reported);
                 self.refunds.note(&subject, reported, here.now());
@@ -244,13 +212,7 @@ impl PodSync {
     }
 
     /// The store gave cells back and said how the key stands since.
-    pub fn given_back(
-        &mut self,
-        engine: &Engine,
-        refund: &Refund,
-        reported: StoreState,
-        trip: Trip,
-    ) {
+    pub fn given_back(&mut self, engine: &Engine, refund: &Refund, state: StoreState, trip: Trip) {
         let key = refund.key;
         let sent = self.end_refund(key);
         self.refunds.note_answered(key, trip.back.now);
@@ -266,7 +228,9 @@ impl PodSync {
         let is_silent = self.even_share(&subject).is_some() && !is_loud;
         if sent.map_or(is_strict, is_newer) && !is_silent {
             let due = self.refunds.due(key, trip.back.now);
-            engine.fold_refund(&subject, reported, trip.anchor(), due.price);
+            engine
+                .bucket(&subject)
+                .fold_refund(state, trip.anchor(), due.price);
             self.lower_overdue(engine, &subject);
         }
     }

@@ -5,8 +5,8 @@
 
 use super::PodSync;
 use super::key_sync::{Detached, Unsent};
-use crate::engine::admit::Subject;
-use crate::engine::collect::SilentCells;
+use crate::engine::buckets::SilentCells;
+use crate::engine::buckets::{KeyBucket, Subject};
 use crate::engine::{Engine, Shares};
 use crate::pure::sync::Share;
 use crate::pure::{Cells, Moment, Nanos, Span};
@@ -41,10 +41,10 @@ impl PodSync {
         // Lanes fall behind one after the other: what was learned within an interval is good for all of them.
         let fresh = self.fleet.shared_at.after(self.pace.interval) > now;
         if newly.unreachable != 0 && !(fresh && self.fleet.shared_at > Nanos::default()) {
-            engine.fallback.set_shares(self.shares());
+            engine.set_shares(self.shares());
             self.fleet.shared_at = now;
         }
-        engine.fallback.set_lanes(cut_off, late);
+        engine.set_lanes(cut_off, late);
     }
 
     /// What this pod grants of each key without the store.
@@ -82,9 +82,9 @@ impl PodSync {
             } else if let Some(Detached { cut_off: true, .. }) = key_sync.detached
                 && key_sync.is_loud()
                 && let Some(subject) = subject
-                && let Some(tat) = engine.tat_of(&subject)
+                && let Some(tat) = engine.bucket(&subject).tat()
             {
-                let SilentCells { cells, worth } = engine.take_silent(&subject);
+                let SilentCells { cells, worth } = engine.bucket(&subject).take_silent();
                 let share = Share::fallback(key_sync.weight, pods);
                 let price = subject.limit.interval().times(worth);
                 key_sync.unsent.price = key_sync.price(price, share, tat, now);
@@ -120,10 +120,11 @@ impl PodSync {
 
 /// Where a bucket ends without the cells that the store has not heard of.
 fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Nanos {
-    let pending = engine.pending_of(subject).unwrap_or(Cells::ZERO);
+    let pending = engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
     let unreported = subject.limit.interval().times(pending.plus(unsent.gross));
     engine
-        .tat_of(subject)
+        .bucket(subject)
+        .tat()
         .unwrap_or_default()
         .before(unreported)
 }

@@ -47,7 +47,7 @@ impl Lane {
 
 /// How a key is counted in the store. Part of the key's name there: what is counted differently is another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
+pub enum BucketKind {
     /// A level under a rule's limit.
     Level,
     /// A level under limits that callers carry: a time line that no rule gives a scale.
@@ -60,14 +60,44 @@ pub enum Family {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoreKey {
     /// How it is counted.
-    pub family: Family,
+    pub kind: BucketKind,
     /// Its rule.
     pub rule: u64,
     /// Its name.
     pub name: u128,
 }
 
+impl BucketKind {
+    /// Whether callers supply the limit, which may be another one every time.
+    pub const fn has_limits_of_callers(self) -> bool {
+        matches!(self, Self::Caller)
+    }
+}
+
 impl StoreKey {
+    /// A key of a level rule.
+    pub const fn level(rule: u64, name: u128) -> Self {
+        let kind = BucketKind::Level;
+        Self { kind, rule, name }
+    }
+
+    /// A key with a caller-supplied limit.
+    pub const fn caller(rule: u64, name: u128) -> Self {
+        let kind = BucketKind::Caller;
+        Self { kind, rule, name }
+    }
+
+    /// A key of a windowed rule.
+    pub const fn window(rule: u64, name: u128) -> Self {
+        let kind = BucketKind::Window;
+        Self { kind, rule, name }
+    }
+
+    /// Whether the store counts it in windows.
+    pub const fn is_windowed(&self) -> bool {
+        matches!(self.kind, BucketKind::Window)
+    }
+
     /// The lane it lives in.
     pub const fn lane(&self) -> Lane {
         Lane::of(self.name)
@@ -262,10 +292,10 @@ impl Delta {
     /// What was admitted stays admitted: `gross` and `billed` do not change.
     ///
     /// ```
-    /// use tidegate_core::pure::sync::{Delta, Family, Known, Share, StoreKey, Terms};
+    /// use tidegate_core::pure::sync::{Delta, Known, Share, StoreKey, Terms};
     /// use tidegate_core::pure::{Cells, Span};
     /// let delta = Delta {
-    ///     key: StoreKey { family: Family::Level, rule: 1, name: 2 },
+    ///     key: StoreKey::level(1, 2),
     ///     terms: Terms::Level { interval: Span::nanos(100), capacity: Span::nanos(900), debt_max: Span::ZERO },
     ///     gross: Cells::new(5),
     ///     price: Span::nanos(500),
@@ -290,6 +320,40 @@ impl Delta {
             age: self.age.plus(elapsed),
             known: self.known.later(elapsed, &self.terms),
             ..self
+        }
+    }
+}
+
+/// What a merge put above capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overshoot {
+    /// The cells of it that were admitted.
+    pub cells: Cells,
+    /// Whether the store forgave debt above `debt_max`.
+    pub capped: bool,
+}
+
+impl Delta {
+    /// What this delta put above capacity, by the store's answer. Cells that were `charged` although they were denied are
+    /// debt, and no overshoot. Windows have none.
+    pub fn overshoot(&self, state: StoreState, charged: Cells) -> Overshoot {
+        let (
+            Terms::Level {
+                interval, capacity, ..
+            },
+            StoreState::Level { level, capped, .. },
+        ) = (self.terms, state)
+        else {
+            return Overshoot {
+                cells: Cells::ZERO,
+                capped: false,
+            };
+        };
+        let charged = interval.times(charged);
+        let over = level.less(capacity).min(self.price).less(charged);
+        Overshoot {
+            cells: over.whole(interval),
+            capped,
         }
     }
 }
@@ -319,7 +383,7 @@ pub struct Reply {
     /// The cells this lane has ever booked for this pod.
     pub gross: Cells,
     /// How each key stands, in the call's order.
-    pub store_state: Vec<StoreState>,
+    pub states: Vec<StoreState>,
     /// Values that were no values of ours and were replaced.
     pub repaired: u64,
 }
@@ -345,6 +409,17 @@ pub enum StoreState {
         /// How long this one still is.
         left: Span,
     },
+}
+
+impl StoreState {
+    /// The least that a refused check waits although this state has room: the key has changed since, or the pod knows
+    /// less than the store.
+    pub const fn least_wait(&self) -> Span {
+        match self {
+            Self::Level { .. } => Span::nanos(1),
+            Self::Window { left, .. } => *left,
+        }
+    }
 }
 
 /// What pods tell each other through the store.
@@ -446,5 +521,5 @@ pub struct Taken {
     /// Whether the cells were there, and were taken.
     pub taken: bool,
     /// How the key stands after that.
-    pub store_state: StoreState,
+    pub state: StoreState,
 }

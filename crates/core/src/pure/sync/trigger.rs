@@ -42,6 +42,22 @@ impl Trigger {
         Self(u8::try_from(code).unwrap_or(127))
     }
 
+    /// The least trigger above `cells`, or the greatest there is.
+    ///
+    /// ```
+    /// use tidegate_core::pure::{Cells, sync::Trigger};
+    /// for cells in [0, 1, 7, 8, 9, 1_000] {
+    ///     let cells = Cells::new(cells);
+    ///     assert!(Trigger::above(cells).cells() > Some(cells));
+    /// }
+    /// ```
+    pub fn above(cells: Cells) -> Self {
+        match cells {
+            Cells::ZERO => Self::EACH,
+            _ => Self(Self::at(cells).0.saturating_add(1).min(127)),
+        }
+    }
+
     /// The trigger that is kept as `code`.
     pub const fn of_code(code: u8) -> Self {
         Self(code & 127)

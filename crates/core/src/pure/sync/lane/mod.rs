@@ -18,10 +18,10 @@
 //! would have done. The one exception is a late duplicate of what was already given up: it is counted as `found`.
 //!
 //! ```
-//! use tidegate_core::pure::sync::{Delta, Family, Known, Lane, LaneBook, Reply, Share, Step, StoreKey, Terms};
+//! use tidegate_core::pure::sync::{Delta, Known, Lane, LaneBook, Reply, Share, Step, StoreKey, Terms};
 //! use tidegate_core::pure::{Cells, Nanos, Span};
 //! # let delta = Delta {
-//! #     key: StoreKey { family: Family::Window, rule: 1, name: 2 },
+//! #     key: StoreKey::window(1, 2),
 //! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false },
 //! #     gross: Cells::new(5), price: Span::ZERO, billed: Cells::new(5), age: Span::ZERO,
 //! #     share: Share::even(4), live: false, known: Known::default(),
@@ -33,7 +33,7 @@
 //! assert_eq!((call.previous, call.sequence), (0, 1));
 //! // No answer: the same again. The store says that it has it already.
 //! assert_eq!(book.call(now), Some(call));
-//! let reply = Reply { applied: false, sequence: 1, gross: Cells::new(5), store_state: vec![], repaired: 0 };
+//! let reply = Reply { applied: false, sequence: 1, gross: Cells::new(5), states: vec![], repaired: 0 };
 //! assert!(matches!(book.answered(&reply, now).step, Step::Settled(_)));
 //! assert_eq!((book.settled(), book.in_flight()), (Cells::new(5), Cells::ZERO));
 //! ```

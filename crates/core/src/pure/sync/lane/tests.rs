@@ -1,17 +1,13 @@
 //! What a lane's books do with each answer.
 
-use super::super::{Family, Known, Share, StoreKey, Terms};
+use super::super::{Known, Share, StoreKey, Terms};
 use super::*;
 
 const START: Nanos = Nanos::new(0);
 
 fn delta(cells: u64) -> Delta {
     Delta {
-        key: StoreKey {
-            family: Family::Level,
-            rule: 1,
-            name: u128::from(cells),
-        },
+        key: StoreKey::level(1, u128::from(cells)),
         terms: Terms::Level {
             interval: Span::seconds(1),
             capacity: Span::seconds(100),
@@ -32,7 +28,7 @@ fn reply(applied: bool, sequence: u64, gross: u64) -> Reply {
         applied,
         sequence,
         gross: Cells::new(gross),
-        store_state: Vec::new(),
+        states: Vec::new(),
         repaired: 0,
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::MutexGuard;
 
+use super::exchange::{RefundOutcome, ReportedCells};
 use super::ghosts::{Ghost, Ghosts};
-use super::refund::{RefundOutcome, ReportedCells};
 use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
 use super::table::Booking;
 use crate::pure::algorithm::summary::Summary;
@@ -154,7 +154,7 @@ impl Evictable for Counted {
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Windows(StripedMap<Counted>);
+pub struct WindowMap(StripedMap<Counted>);
 
 /// A key of a windowed rule at one instant.
 #[derive(Clone, Copy, Debug)]
@@ -220,7 +220,7 @@ pub struct WindowCounts {
     pub previous: Cells,
 }
 
-impl Windows {
+impl WindowMap {
     /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let ghosts = Ghosts::of_windows(keys_max, seeds);
@@ -258,7 +258,7 @@ impl Windows {
         }
     }
 
-    /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts as in [`Windows::look`].
+    /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts as in [`WindowMap::look`].
     pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> WindowAdmission {
         let mut stripe = self.stripe(key.name);
         if let Some(counted) = stripe.get_mut(key.name) {
@@ -358,8 +358,17 @@ impl Windows {
         }
     }
 
+    /// Moves the trigger of the key above what is pending: nobody could be told that it was reached.
+    #[cold]
+    pub fn rearm(&self, name: u128) {
+        if let Some(counted) = self.stripe(name).get_mut(name) {
+            let pending = counted.unreported.pending();
+            counted.unreported.trigger = Trigger::above(pending);
+        }
+    }
+
     /// Collects what was noted of one window, and for how long it has been there. The key is in flight from then on and
-    /// keeps its place until [`Windows::land`]. `None` if it is not held.
+    /// keeps its place until [`WindowMap::land`]. `None` if it is not held.
     pub fn collect(&self, key: &WindowKey<'_>) -> Option<(Cells, Span)> {
         let mut stripe = self.stripe(key.name);
         let unreported = &mut stripe.get_mut(key.name)?.unreported;

@@ -9,8 +9,8 @@
 //! keys; if a ghost finds none, it takes the place of another one, which is forgotten and counted. That does not happen while
 //! keys in use are at most three times what the table holds: then two thirds of the room are enough.
 
-use super::atomic::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
 use super::placement::{mixed, pick};
+use crate::engine::atomic::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
 use crate::pure::Nanos;
 
 /// Ghosts of a group. Their fingerprints are a line of memory.

@@ -7,16 +7,16 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::exchange::{RefundOutcome, ReportedCells};
 use super::ghosts::{Ghost, Ghosts};
-use super::refund::{RefundOutcome, ReportedCells};
 use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
-use super::table::{Booking, Size};
+use super::table::{Booking, BucketState, Size};
 use crate::pure::sync::{FleetView, Share, ShareCode, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// One key.
 #[derive(Debug)]
-struct Bucket {
+struct CallerState {
     tat: Nanos,
     /// Whether the fleet's level denies it.
     mitigated: bool,
@@ -68,7 +68,7 @@ impl Unreported {
     }
 }
 
-impl Evictable for Bucket {
+impl Evictable for CallerState {
     fn pending(&self) -> Cells {
         self.unreported.cells
     }
@@ -88,13 +88,13 @@ impl Evictable for Bucket {
     }
 }
 
-impl Bucket {
-    /// A bucket at `tat` of a key that stood so.
-    const fn at(tat: Nanos, stood: &Stood) -> Self {
+impl CallerState {
+    /// A bucket at `tat` of a key that state so.
+    const fn at(tat: Nanos, state: &BucketState) -> Self {
         Self {
             tat,
-            mitigated: stood.mitigated,
-            size: stood.size,
+            mitigated: state.mitigated,
+            size: state.size,
             unreported: Unreported {
                 limit: None,
                 cells: Cells::ZERO,
@@ -107,8 +107,8 @@ impl Bucket {
         }
     }
 
-    const fn stood(&self) -> Stood {
-        Stood {
+    const fn state(&self) -> BucketState {
+        BucketState {
             tat: self.tat,
             mitigated: self.mitigated,
             size: self.size,
@@ -117,22 +117,9 @@ impl Bucket {
     }
 }
 
-/// How a key stood before a check.
-#[derive(Clone, Copy, Debug)]
-pub struct Stood {
-    /// Its TAT.
-    pub tat: Nanos,
-    /// Whether the fleet's level denied it.
-    pub mitigated: bool,
-    /// How large its bucket is.
-    pub size: Size,
-    /// The share that this pod grants of it; `None` if it grants all of it.
-    pub granted: Option<ShareCode>,
-}
-
 /// A bucket as it was when its cells were collected.
 #[derive(Clone, Copy, Debug)]
-pub struct Collected {
+pub struct PricedCells {
     /// What was pending.
     pub cells: Cells,
     /// What that costs.
@@ -143,13 +130,13 @@ pub struct Collected {
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct Carried {
-    buckets: StripedMap<Bucket>,
+pub struct CallerMap {
+    buckets: StripedMap<CallerState>,
     /// Pods that may each be silent of their even share; 0 while everything is told.
     silent_pods: AtomicU64,
 }
 
-impl Carried {
+impl CallerMap {
     /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let ghosts = Ghosts::of_times(keys_max, seeds);
@@ -176,36 +163,36 @@ impl Carried {
     }
 
     /// How the key stands, if it is held.
-    pub fn look(&self, name: u128) -> Option<Stood> {
+    pub fn look(&self, name: u128) -> Option<BucketState> {
         let stripe = self.stripe(name);
-        stripe.get(name).map(Bucket::stood)
+        stripe.get(name).map(CallerState::state)
     }
 
-    /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it stood before. One that is
+    /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it state before. One that is
     /// not held starts as `opening`, and is kept once it is moved.
     pub fn admit(
         &self,
         name: u128,
         now: Nanos,
-        opening: impl FnOnce() -> Stood,
-        step: impl FnOnce(&Stood) -> Option<Nanos>,
-    ) -> (Stood, Room) {
+        opening: impl FnOnce() -> BucketState,
+        step: impl FnOnce(&BucketState) -> Option<Nanos>,
+    ) -> (BucketState, Room) {
         let mut stripe = self.stripe(name);
         if let Some(bucket) = stripe.get_mut(name) {
-            let stood = bucket.stood();
-            bucket.tat = step(&stood).unwrap_or(bucket.tat);
-            return (stood, Room::Free);
+            let state = bucket.state();
+            bucket.tat = step(&state).unwrap_or(bucket.tat);
+            return (state, Room::Free);
         }
-        let stood = opening();
-        let room = match step(&stood) {
+        let state = opening();
+        let room = match step(&state) {
             Some(tat) => {
-                let bucket = Bucket::at(tat, &stood);
+                let bucket = CallerState::at(tat, &state);
                 let entry = Admittance::Sure;
                 self.buckets.put(&mut stripe, (name, bucket), entry, now)
             }
             None => Room::Free,
         };
-        (stood, room)
+        (state, room)
     }
 
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since.
@@ -257,20 +244,28 @@ impl Carried {
         }
     }
 
+    /// Moves the trigger of the key above what is pending: nobody could be told that it was reached.
+    #[cold]
+    pub fn rearm(&self, name: u128) {
+        if let Some(CallerState { unreported, .. }) = self.stripe(name).get_mut(name) {
+            unreported.trigger = Some(Trigger::above(unreported.cells));
+        }
+    }
+
     /// The limit of the key's last admission.
     pub fn limit(&self, name: u128) -> Option<Limit> {
         self.stripe(name).get(name)?.unreported.limit
     }
 
     /// Collects what was noted of the key since the last time. It is in flight from then on and keeps its place until
-    /// [`Carried::land`]. `None` if it is not held.
-    pub fn collect(&self, name: u128) -> Option<Collected> {
+    /// [`CallerMap::land`]. `None` if it is not held.
+    pub fn collect(&self, name: u128) -> Option<PricedCells> {
         let mut stripe = self.stripe(name);
-        let Bucket {
+        let CallerState {
             tat, unreported, ..
         } = stripe.get_mut(name)?;
         unreported.in_flight = true;
-        Some(Collected {
+        Some(PricedCells {
             cells: std::mem::take(&mut unreported.cells),
             price: std::mem::take(&mut unreported.price),
             tat: *tat,
@@ -281,7 +276,7 @@ impl Carried {
     pub fn take_silent(&self, name: u128) -> (Cells, Span) {
         let mut stripe = self.stripe(name);
         match stripe.get_mut(name) {
-            Some(Bucket { unreported, .. }) => (
+            Some(CallerState { unreported, .. }) => (
                 std::mem::take(&mut unreported.cells),
                 std::mem::take(&mut unreported.price),
             ),
@@ -319,7 +314,7 @@ impl Carried {
     /// Notes that the share of the key has denied a check. `true` for the first time since it was granted.
     pub fn note_share_denied(&self, name: u128) -> bool {
         match self.stripe(name).get_mut(name) {
-            Some(Bucket { unreported, .. }) => {
+            Some(CallerState { unreported, .. }) => {
                 unreported.granted.is_some()
                     && !std::mem::replace(&mut unreported.share_denied, true)
             }
@@ -361,12 +356,12 @@ impl Carried {
     }
 
     /// Holds a key of `limit` that was denied without being held, so that the store can be asked for it.
-    pub fn hold(&self, name: u128, limit: &Limit, stood: Stood, now: Nanos) -> Room {
+    pub fn hold(&self, name: u128, limit: &Limit, state: BucketState, now: Nanos) -> Room {
         let mut stripe = self.stripe(name);
         if stripe.get(name).is_some() {
             return Room::Free;
         }
-        let mut bucket = Bucket::at(stood.tat, &stood);
+        let mut bucket = CallerState::at(state.tat, &state);
         bucket.unreported.limit = Some(*limit);
         self.buckets
             .put(&mut stripe, (name, bucket), Admittance::Sure, now)
@@ -417,7 +412,7 @@ impl Carried {
         allowance.map_or(Trigger::EACH, |allowance| allowance.trigger())
     }
 
-    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<Bucket>> {
+    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<CallerState>> {
         self.buckets.of(name)
     }
 }
@@ -429,28 +424,28 @@ mod tests {
     const NOW: Nanos = Nanos::new(1_000);
 
     /// Admits to 1,500, lets `between` happen, and gives back: whether that was possible, and the TAT then.
-    fn given_back(between: impl FnOnce(&Carried)) -> (bool, Option<u64>) {
-        let carried = Carried::new(4, [1, 2]);
-        let opening = || Stood {
+    fn given_back(between: impl FnOnce(&CallerMap)) -> (bool, Option<u64>) {
+        let callers = CallerMap::new(4, [1, 2]);
+        let opening = || BucketState {
             tat: NOW,
             mitigated: false,
             size: Size::UNKNOWN,
             granted: None,
         };
         let after = Nanos::new(1_500);
-        carried.admit(7, NOW, opening, |_| Some(after));
-        between(&carried);
-        let given_back = carried.give_back(7, after, NOW);
-        (given_back, carried.look(7).map(|stood| stood.tat.get()))
+        callers.admit(7, NOW, opening, |_| Some(after));
+        between(&callers);
+        let given_back = callers.give_back(7, after, NOW);
+        (given_back, callers.look(7).map(|state| state.tat.get()))
     }
 
     #[test]
     fn only_a_bucket_that_nobody_touched_gives_back() {
         assert_eq!(given_back(|_| {}), (true, Some(1_000)));
-        let folded = |carried: &Carried| carried.fold(7, |_, _| Nanos::new(1_200));
+        let folded = |callers: &CallerMap| callers.fold(7, |_, _| Nanos::new(1_200));
         assert_eq!(given_back(folded), (false, Some(1_200)));
-        let reset = |carried: &Carried| {
-            carried.remove(7);
+        let reset = |callers: &CallerMap| {
+            callers.remove(7);
         };
         assert_eq!(given_back(reset), (false, None));
     }

@@ -15,9 +15,9 @@
 //!
 //! Shown by: tests/loom/table.rs.
 
-use super::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
 use super::ghosts::{Ghost, Ghosts};
 use super::placement::{halves, mixed, pick};
+use crate::engine::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
 use crate::pure::sync::{ShareCode, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
@@ -112,6 +112,8 @@ pub struct BucketState {
     pub mitigated: bool,
     /// The share that this pod grants of its key; `None` if it grants all of it.
     pub granted: Option<ShareCode>,
+    /// How large it is.
+    pub size: Size,
 }
 
 impl BucketState {
@@ -121,6 +123,7 @@ impl BucketState {
             tat,
             mitigated: false,
             granted: None,
+            size: Size::UNKNOWN,
         }
     }
 }
@@ -315,6 +318,7 @@ impl Table {
                 tat,
                 mitigated: tenancy.is_mitigated(),
                 granted: tenancy.granted(),
+                size: Size::of_book(tenancy.book),
             }),
             Touch::Missing => None,
         }
@@ -385,6 +389,19 @@ impl Table {
             true => Booking::Triggered,
             false => Booking::Noted,
         }
+    }
+
+    /// Moves the trigger of a key above what is pending: nobody could be told that it was reached.
+    #[cold]
+    pub fn rearm(&self, tenancy: &Tenancy<'_>) {
+        let _ = tenancy.update_book(|book| match book & BY_SHARE {
+            0 => {
+                let above = u64::from(Trigger::above(pending(book)).code());
+                book & !TRIGGER_BITS | above << TRIGGER_SHIFT
+            }
+            // The bits are its share, and every cell is a trigger.
+            _ => book,
+        });
     }
 
     /// Takes back up to so many noted cells, and says how many.

@@ -1,0 +1,86 @@
+//! What news of a full key changed in its bucket, and how to undo it.
+
+use crate::pure::{Cells, Nanos, Span};
+
+/// What one piece of news changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum NewsEffect {
+    /// Nothing: this pod knew as much.
+    Nothing,
+    /// The bucket ended at `from`, or would have been empty since, and ends at `to`.
+    Level { from: Nanos, to: Nanos },
+    /// So many cells were counted in the window of this index, which still lasts for `left`.
+    Window {
+        index: u64,
+        cells: Cells,
+        left: Span,
+    },
+}
+
+impl NewsEffect {
+    pub(super) fn level(from: Nanos, to: Nanos) -> Self {
+        match to > from {
+            true => Self::Level { from, to },
+            false => Self::Nothing,
+        }
+    }
+}
+
+/// What several pieces of news changed together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct NewsChange {
+    /// Where the bucket ended when the first of them was heard, or that moment if that is later.
+    pub(in crate::engine) before: Nanos,
+    /// When the change ends by itself.
+    pub(in crate::engine) ends: Nanos,
+    pub(super) change: Change,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// A bucket was moved up by so much.
+    Level(Span),
+    /// So many cells were counted in the window of this index.
+    Window(u64, Cells),
+}
+
+impl NewsChange {
+    /// `known`, if that still counts, and `effect`, which was heard at `now`. `None` if there is neither.
+    pub(in crate::engine) fn joined(
+        known: Option<Self>,
+        effect: NewsEffect,
+        now: Nanos,
+    ) -> Option<Self> {
+        Some(match effect {
+            NewsEffect::Nothing => known?,
+            NewsEffect::Level { from, to } => {
+                let so_far = match known.map(|known| known.change) {
+                    Some(Change::Level(so_far)) => so_far,
+                    Some(Change::Window(..)) | None => Span::ZERO,
+                };
+                Self {
+                    before: known.map_or(from, |known| known.before),
+                    ends: to,
+                    change: Change::Level(so_far.plus(to.since(from))),
+                }
+            }
+            NewsEffect::Window { index, cells, left } => {
+                let so_far = match known.map(|known| known.change) {
+                    Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
+                    Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
+                };
+                Self {
+                    before: now,
+                    ends: now.after(left),
+                    change: Change::Window(index, so_far.plus(cells)),
+                }
+            }
+        })
+    }
+
+    /// Whether it has to be undone before an answer of the store is folded. A level is replaced by the answer; a window
+    /// adds the answer to what it counted.
+    pub(in crate::engine) const fn is_undone_before_answer(&self) -> bool {
+        matches!(self.change, Change::Window(..))
+    }
+}
