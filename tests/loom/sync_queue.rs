@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
 use tidegate_core::engine::sync_queue::SyncQueue;
-use tidegate_core::pure::sync::{BucketKind, StoreKey};
+use tidegate_core::pure::sync::StoreKey;
 
 const fn key(name: u128) -> StoreKey {
     StoreKey::level(1, name)
@@ -14,11 +14,11 @@ const fn key(name: u128) -> StoreKey {
 /// A key that is pushed while others are drained is among them, or whoever drains is woken once more: no key waits in
 /// the queue for a turn that nobody was asked to take.
 #[test]
-fn a_key_is_drained_or_rings_again() {
+fn a_key_is_drained_or_wakes_again() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
-        let sync_queue = Arc::new(SyncQueue::default());
+        let sync_queue = Arc::new(SyncQueue::new(4));
         // Not loom's: what is counted is not what is explored.
         let woken = std::sync::Arc::new(AtomicUsize::new(0));
         let bell = std::sync::Arc::clone(&woken);

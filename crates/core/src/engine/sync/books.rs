@@ -62,14 +62,14 @@ impl PodSync {
     pub(super) fn books(&self, engine: &Engine) -> Books {
         let books = self.lanes.iter().map(|lane| &lane.book);
         let unsent = self.keys.values().map(|key_sync| key_sync.unsent.gross);
-        let lost = self.fleet.lost.by_reason(engine.stats());
+        let lost = self.totals.lost.by_reason(engine.stats());
         Books {
             settled: sum(books.clone().map(|book| book.settled())),
             in_flight: sum(books.map(|book| book.in_flight())),
             pending: engine.pending().plus(sum(unsent)),
-            silent: self.fleet.silent,
+            silent: self.totals.silent,
             lost: sum(lost.iter().map(|(_, cells)| Cells::new(*cells))),
-            found: self.fleet.found,
+            found: self.totals.found,
         }
     }
 }

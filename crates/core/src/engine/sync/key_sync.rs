@@ -1,75 +1,61 @@
 //! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
 
 use super::HOLD;
-use super::fleet::Reason;
 use super::overdue::Overdue;
-use super::queue::Place;
-use crate::engine::buckets::{BucketAddress, FrozenCells};
+use super::phase::{Flight, Phase, PhaseEvent};
 use crate::pure::sync::{Allowance, Demand, Reading, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// A key that is told, or was looked at because it might have to be.
+/// A key that this pod reports, or looked at because it might have to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeySync {
     pub(super) limit: Limit,
     pub(super) terms: Terms,
-    /// Whether a pod's part of its accuracy is less than a cell: each cell is told at once. That is never often, because
-    /// such a limit is low.
+    /// Whether a pod's part of the accuracy is less than a cell: this pod reports each cell at once. That is never often,
+    /// because such a limit is low.
     pub(super) is_thin: bool,
-    /// Until when everything of it is told; `None` while it is silent.
-    pub(super) loud_until: Option<Nanos>,
-    /// The TAT of this pod's even share of it.
-    pub(super) even: Nanos,
-    /// When that was last brought up to date.
-    pub(super) looked: Nanos,
-    /// Whether the other pods are to tell it too.
+    /// Where the key is on its way to the store.
+    pub(super) phase: Phase,
+    /// This pod's use of its even share.
+    pub(super) even: EvenShareUse,
+    /// Whether the other pods are to report it too.
     pub(super) announce: bool,
-    /// The batch it is in.
-    pub(super) flight: Option<Flight>,
-    /// When it was last put in a batch.
-    pub(super) sent: Nanos,
-    /// When to look at it again.
-    pub(super) due: Nanos,
-    /// Why it wants a round that it has to wait for.
-    pub(super) postponed: Option<Reason>,
-    /// Its place among the keys that wait to be reported.
-    pub(super) place: Option<Place>,
+    /// When it was last put in a batch; `None`: never.
+    pub(super) sent_at: Option<Nanos>,
+    /// When to look at it again; `None`: nobody planned to.
+    pub(super) due: Option<Nanos>,
     /// Set while it cannot be reported in time.
     pub(super) overdue: Option<Overdue>,
-    /// Whether the store is to say how it stands, even if there is nothing to tell.
-    pub(super) ask: bool,
+    /// Whether the store is to say how it stands, even if there is nothing to report.
+    pub(super) asks_store: bool,
     /// Whether the store has said how it stands.
-    pub(super) answered: bool,
-    /// Cells that were collected and are yet to be told.
+    pub(super) is_answered: bool,
+    /// Cells that were collected and are yet to be sent.
     pub(super) unsent: Unsent,
-    /// Those cells yet to be told, here and in the bucket, that were charged although they were denied.
+    /// Those cells yet to be sent, here and in the bucket, that were charged although they were denied.
     pub(super) charged: Cells,
     pub(super) demand: Demand,
     pub(super) weight: Share,
-    /// How it stood when its lane became blind.
+    /// How it stood when its lane became unreachable.
     pub(super) detached: Option<Detached>,
-    /// Until when the store's level denies it.
-    pub(super) full_until: Nanos,
+    /// Until when the store's level denies it; `None`: it has room.
+    pub(super) full_until: Option<Nanos>,
 }
 
-/// A key on its way to the store.
+/// This pod's use of its even share of a key: a bucket of its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
-    pub(super) frozen: FrozenCells,
-    pub(super) terms: Terms,
-    /// Those of its cells that were charged although they were denied.
-    pub(super) charged: Cells,
-    /// Where its bucket is.
-    pub(super) address: BucketAddress,
-    /// Whether the key was reset meanwhile: the answer is not of what it is now.
-    pub(super) stale: bool,
+pub(super) struct EvenShareUse {
+    /// Where it ends.
+    pub(super) tat: Nanos,
+    /// When it was last brought up to date.
+    looked_at: Nanos,
 }
 
 /// A key of a lane that does not answer, or did not when what is pending was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detached {
-    /// Where the bucket ended without what was pending: what the store knows of.
-    pub(super) known_until: Nanos,
+    /// Where the bucket ended without what was pending, which is what the store knows of; `None`: nothing is known.
+    pub(super) known_until: Option<Nanos>,
     /// Whether the lane was cut off: what was admitted meanwhile is billed net of what has drained.
     pub(super) cut_off: bool,
 }
@@ -94,33 +80,34 @@ impl KeySync {
             limit,
             terms,
             is_thin: false,
-            loud_until: None,
-            even: now,
-            looked: now,
+            phase: Phase::Silent,
+            even: EvenShareUse {
+                tat: now,
+                looked_at: now,
+            },
             announce: false,
-            flight: None,
-            sent: Nanos::default(),
-            due: Nanos::default(),
-            postponed: None,
-            place: None,
+            sent_at: None,
+            due: None,
             overdue: None,
-            ask: false,
-            answered: false,
+            asks_store: false,
+            is_answered: false,
             unsent: Unsent::default(),
             charged: Cells::ZERO,
             demand: Demand::default(),
             weight,
             detached: None,
-            full_until: Nanos::default(),
+            full_until: None,
         }
     }
 
     /// Charges `cells`, admitted since the last look, to this pod's even share.
     pub(super) fn used(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
-        let from = self.even.max(self.looked);
-        self.even = from.after(allowance.interval.times(cells));
-        self.looked = now;
-        match self.even.since(now) > allowance.capacity() {
+        let from = self.even.tat.max(self.even.looked_at);
+        self.even = EvenShareUse {
+            tat: from.after(allowance.interval.times(cells)),
+            looked_at: now,
+        };
+        match self.even.tat.since(now) > allowance.capacity() {
             true => Use::Beyond,
             false => Use::Within,
         }
@@ -136,34 +123,53 @@ impl KeySync {
     ) -> Use {
         let used = self.used(allowance, cells, now);
         let most = now.after(allowance.capacity()).after(allowance.interval);
-        self.even = self.even.min(most);
+        self.even.tat = self.even.tat.min(most);
         used
     }
 
     /// All that was used is told: the even share is as good as new.
     pub(super) const fn all_reported(&mut self, now: Nanos) {
-        self.even = now;
-        self.looked = now;
+        self.even = EvenShareUse {
+            tat: now,
+            looked_at: now,
+        };
     }
 
     /// The cells by which the even share is in use.
     pub(super) fn in_use(&self, allowance: &Allowance, now: Nanos) -> Cells {
-        let level = self.even.since(now).get();
+        let level = self.even.tat.since(now).get();
         Cells::new(level.div_ceil(allowance.interval.get().max(1)))
     }
 
     /// When the even share is as good as new.
     pub(super) const fn even_ends(&self) -> Nanos {
-        self.even
+        self.even.tat
     }
 
     pub(super) const fn is_loud(&self) -> bool {
-        self.loud_until.is_some()
+        self.phase.loud_until().is_some()
     }
 
-    /// Tells everything of it until `until` at least.
+    /// Something happens to the key.
+    pub(super) fn happen(&mut self, event: PhaseEvent) {
+        self.phase = self.phase.after(event);
+    }
+
+    /// Reports everything of it until `until` at least.
     pub(super) fn stay_loud(&mut self, until: Nanos) {
-        self.loud_until = Some(self.loud_until.map_or(until, |known| known.max(until)));
+        self.happen(PhaseEvent::Contend(until));
+    }
+
+    /// Ends the key's flight, if it is in one.
+    pub(super) fn land(&mut self) -> Option<Flight> {
+        let flight = self.phase.flight().copied();
+        self.happen(PhaseEvent::Land);
+        flight
+    }
+
+    /// Whether the store's level denies it at `now`.
+    pub(super) fn is_full_at(&self, now: Nanos) -> bool {
+        self.full_until.is_some_and(|until| until > now)
     }
 
     /// Learns this pod's part of the key's demand from an answer, and how long the key denies or stays loud.
@@ -177,13 +183,13 @@ impl KeySync {
             self.stay_loud(now.after(HOLD));
         }
         if let Some(full_for) = reading.full_for {
-            self.full_until = now.after(full_for);
+            self.full_until = Some(now.after(full_for));
         }
     }
 
     /// Whether nothing of it is between its bucket and the store.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.flight.is_none() && self.place.is_none() && self.unsent == Unsent::default()
+        self.phase.is_resting() && self.unsent == Unsent::default()
     }
 
     /// What cells that cost `price` when they were admitted cost now, and what is carried with them: all of it, or, after
@@ -202,7 +208,9 @@ impl KeySync {
                     Cells::ZERO => self.limit.capacity(),
                     _ => self.terms.level_max(),
                 };
-                let filled = tat.since(known_until.max(now)).min(fill_max);
+                let filled = tat
+                    .since(known_until.map_or(now, |known| known.max(now)))
+                    .min(fill_max);
                 whole.min(share.of_span(filled))
             }
             Some(Detached { cut_off: false, .. }) | None => match self.overdue {
@@ -244,6 +252,7 @@ mod tests {
     }
 
     fn cut_off(known_until: Nanos) -> Option<Detached> {
+        let known_until = Some(known_until);
         let cut_off = true;
         Some(Detached {
             known_until,
@@ -258,7 +267,7 @@ mod tests {
         assert_eq!(
             price(
                 Some(Detached {
-                    known_until: NOW,
+                    known_until: Some(NOW),
                     cut_off
                 }),
                 10

@@ -1,7 +1,8 @@
 //! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
 
-use super::fleet::Reason;
+use super::figures::Reason;
 use super::key_sync::{Detached, KeySync, Use};
+use super::phase::PhaseEvent;
 use super::{HOLD, Here, PodSync};
 use crate::engine::LimitedKey;
 use crate::engine::buckets::{KeyBucket, Subject};
@@ -28,9 +29,9 @@ impl PodSync {
         let is_new = !self.keys.contains_key(&key);
         let key_sync = self.track(&subject, here.now());
         if is_new {
-            key_sync.even = here.now().after(level);
+            key_sync.even.tat = here.now().after(level);
         }
-        if key_sync.place.is_some() {
+        if key_sync.phase.place().is_some() {
             self.hurry(here, key);
             return;
         }
@@ -59,7 +60,7 @@ impl PodSync {
             Use::Within => {
                 let ends = key_sync.even_ends();
                 key_sync.charged = Cells::ZERO;
-                self.fleet.silent = self.fleet.silent.plus(cells);
+                self.totals.silent = self.totals.silent.plus(cells);
                 self.look_again(key, ends.max(now.after(self.pace.interval)));
                 self.land_silent(here, subject, allowance.trigger());
             }
@@ -103,10 +104,10 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        key_sync.due = Nanos::default();
-        let (at_rest, loud_until) = (key_sync.is_at_rest(), key_sync.loud_until);
-        let (even_ends, postponed) = (key_sync.even_ends(), key_sync.postponed.take());
-        let is_queued = key_sync.place.is_some();
+        key_sync.due = None;
+        let (at_rest, loud_until) = (key_sync.is_at_rest(), key_sync.phase.loud_until());
+        let (even_ends, postponed) = (key_sync.even_ends(), key_sync.phase.take_postponed());
+        let is_queued = key_sync.phase.place().is_some();
         let Some(subject) = here.subject_of_key(key) else {
             self.let_go(here, key); // its rule is gone
             return;
@@ -137,7 +138,7 @@ impl PodSync {
         let (key, now) = (subject.store_key(), here.now());
         if let Some(allowance) = self.allowance(subject) {
             let key_sync = self.track(subject, now);
-            key_sync.loud_until = None;
+            key_sync.happen(PhaseEvent::Calm);
             key_sync.overdue = None;
             key_sync.all_reported(now);
             self.look_at(here, subject, &allowance);
@@ -154,7 +155,7 @@ impl PodSync {
         let subject = here.subject_of_key(key);
         match kind {
             // Resets are in the store's log: whoever says there is a new one is only a reason to read it.
-            NewsKind::Reset => self.fleet.prompt_heartbeat(),
+            NewsKind::Reset => self.membership.prompt_heartbeat(),
             NewsKind::Live(hold) => {
                 if let Some(subject) = subject {
                     self.receive_live(here, &subject, now.after(hold.min(HOLD)));
@@ -172,14 +173,16 @@ impl PodSync {
     fn receive_full_of(&mut self, here: &Here<'_>, subject: &Subject<'_>, level: Span) {
         let (key, now) = (subject.store_key(), here.now());
         // The others are not told by the step.
-        self.fleet.news_received += u64::from(subject.is_published_by_step());
+        if subject.is_published_by_step() {
+            self.news_pacing.count();
+        }
         if !self.receive_full(here, key, Some(subject), level) {
             return;
         }
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        key_sync.full_until = key_sync.full_until.max(now.after(level));
+        key_sync.full_until = key_sync.full_until.max(Some(now.after(level)));
         let pending = here.engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
         if key_sync.is_loud() && pending > Cells::ZERO {
             self.want(here, key, Reason::Mitigation);
@@ -246,15 +249,13 @@ impl PodSync {
         }
         self.refunds.forget(key);
         if let Some(key_sync) = self.keys.get_mut(&key) {
-            self.fleet.lost.reset = self.fleet.lost.reset.plus(key_sync.unsent.gross);
+            self.totals.lost.reset = self.totals.lost.reset.plus(key_sync.unsent.gross);
             key_sync.unsent = super::key_sync::Unsent::default();
-            key_sync.full_until = Nanos::default();
+            key_sync.full_until = None;
             key_sync.detached = None;
             key_sync.overdue = None;
             // An answer that is on its way is from before the reset.
-            if let Some(flight) = &mut key_sync.flight {
-                flight.stale = true;
-            }
+            key_sync.phase.spoil_answer();
         }
     }
 
@@ -273,7 +274,7 @@ impl PodSync {
                         .filter(|_| key_sync.limit != subject.limit)
                     {
                         // On another scale nothing is known of it.
-                        detached.known_until = Nanos::default();
+                        detached.known_until = None;
                     }
                     if key_sync.limit != subject.limit {
                         key_sync.overdue = None;
@@ -295,7 +296,8 @@ impl PodSync {
 
     /// Sets at how many cells new keys of each rule are noticed.
     pub(super) fn set_openings(&self, here: &Here<'_>) {
-        let silent = self.fleet.is_steady() && here.snapshot.rules().caller_spec().may_be_silent();
+        let silent =
+            self.membership.is_steady() && here.snapshot.rules().caller_spec().may_be_silent();
         let pods = if silent { self.fleet_view.pods } else { 0 };
         here.engine.set_silent_pods(pods);
         // What holds for any key of a rule whose limit is the rule's own.
@@ -319,7 +321,8 @@ impl PodSync {
 
     /// What this pod may use of a key in silence, if anything.
     fn allowance(&self, subject: &Subject<'_>) -> Option<Allowance> {
-        self.even_share(subject).filter(|_| self.fleet.is_steady())
+        self.even_share(subject)
+            .filter(|_| self.membership.is_steady())
     }
 
     /// This pod's even share of a key that pods may be silent of.
@@ -340,7 +343,7 @@ impl PodSync {
         let key = subject.store_key();
         let weight = Share::even(self.fleet_view.pods);
         let detached = (!self.is_reachable(key.lane())).then_some(Detached {
-            known_until: now,
+            known_until: Some(now),
             cut_off: true,
         });
         let is_thin = self.fleet_view.is_thin(&subject.limit);
@@ -360,7 +363,11 @@ impl PodSync {
 
     /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
     fn let_go(&mut self, here: &Here<'_>, key: StoreKey) {
-        if let Some(flight) = self.keys.get(&key).and_then(|key_sync| key_sync.flight) {
+        if let Some(flight) = self
+            .keys
+            .get(&key)
+            .and_then(|key_sync| key_sync.phase.flight())
+        {
             here.engine.release(flight.address);
         }
         self.untrack(key);
@@ -368,19 +375,22 @@ impl PodSync {
 
     pub(super) fn untrack(&mut self, key: StoreKey) {
         if let Some(key_sync) = self.keys.remove(&key) {
-            self.due.remove(&(key_sync.due, key));
-            if let Some(place) = key_sync.place {
+            if let Some(planned) = key_sync.due {
+                self.due.remove(&(planned, key));
+            }
+            if let Some(place) = key_sync.phase.place() {
                 self.queue.remove(key, place);
             }
-            self.fleet.lost.rule = self.fleet.lost.rule.plus(key_sync.unsent.gross);
+            self.totals.lost.rule = self.totals.lost.rule.plus(key_sync.unsent.gross);
         }
     }
 
     /// Does not look at a key again, whatever was planned.
     pub(super) fn cancel_look(&mut self, key: StoreKey) {
         if let Some(key_sync) = self.keys.get_mut(&key) {
-            let planned = std::mem::take(&mut key_sync.due);
-            self.due.remove(&(planned, key));
+            if let Some(planned) = key_sync.due.take() {
+                self.due.remove(&(planned, key));
+            }
         }
     }
 
@@ -389,14 +399,13 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        let planned = key_sync.due;
-        if planned != Nanos::default() {
+        if let Some(planned) = key_sync.due {
             if planned <= at {
                 return;
             }
             self.due.remove(&(planned, key));
         }
-        key_sync.due = at;
+        key_sync.due = Some(at);
         self.due.insert((at, key));
     }
 }

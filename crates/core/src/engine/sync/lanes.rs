@@ -1,7 +1,8 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
-use super::fleet::Reason;
-use super::key_sync::{Flight, Unsent, Use};
+use super::figures::Reason;
+use super::key_sync::{Unsent, Use};
+use super::phase::{Flight, PhaseEvent};
 use super::queue::{Order, Place, Urgency};
 use super::{COALESCE, HOLD, Here, LaneState, PodSync, Trip, UnderWay};
 use crate::engine::Engine;
@@ -24,12 +25,12 @@ impl PodSync {
             return;
         };
         let gap = if key_sync.is_thin { Span::ZERO } else { gap };
-        if key_sync.place.is_some() || key_sync.flight.is_some() {
+        if !key_sync.phase.is_resting() {
             return; // whoever lands it looks what is pending
         }
-        let earliest = key_sync.sent.after(gap);
-        if key_sync.sent > Nanos::default() && earliest > now {
-            key_sync.postponed = Some(reason);
+        let earliest = key_sync.sent_at.map(|at| at.after(gap));
+        if let Some(earliest) = earliest.filter(|at| *at > now) {
+            key_sync.happen(PhaseEvent::Postpone(reason));
             self.look_again(key, earliest);
             return;
         }
@@ -41,12 +42,12 @@ impl PodSync {
         let now = here.now();
         let urgency = self.urgency(here, key);
         let opens = match self.keys.get_mut(&key) {
-            Some(key_sync) if key_sync.place.is_none() && key_sync.flight.is_none() => {
+            Some(key_sync) if key_sync.phase.is_resting() => {
                 let place = Place {
                     urgency,
                     since: now,
                 };
-                key_sync.place = Some(place);
+                key_sync.happen(PhaseEvent::Enqueue(place));
                 self.queue.insert(key, place);
                 now.after(if key_sync.is_thin {
                     Span::ZERO
@@ -56,7 +57,7 @@ impl PodSync {
             }
             Some(_) | None => return,
         };
-        self.fleet.count(reason);
+        self.totals.count(reason);
         let is_first = self.queue.len_in(key.lane(), Urgency::Ordinary) == 1;
         let lane = self.lane_mut(key.lane());
         lane.opens = match is_first {
@@ -133,7 +134,7 @@ impl PodSync {
     pub(super) fn calls(&mut self, here: &Here<'_>) -> Vec<Call> {
         let now = here.now();
         let mut calls = Vec::new();
-        let news_step = self.fleet.news_step(now);
+        let news_step = self.news_pacing.set_step(self.membership.pods(), now);
         self.fill_lanes(here);
         for lane in Lane::all() {
             let shard = self.shard(lane);
@@ -154,7 +155,7 @@ impl PodSync {
                 state.under_way = under_way;
                 state.called = call.sequence;
                 state.unanswered_since.get_or_insert(now);
-                self.fleet.sent(&call);
+                self.totals.sent(&call);
                 calls.push(call);
             }
         }
@@ -211,8 +212,7 @@ impl PodSync {
         // It was looked at while it waited. Whatever comes of this plans the next look.
         self.cancel_look(key);
         let key_sync = self.keys.get_mut(&key)?;
-        key_sync.place = None;
-        key_sync.sent = now;
+        key_sync.sent_at = Some(now);
         if let Some(subject) = &subject {
             // Callers may supply another limit every time.
             key_sync.limit = subject.limit;
@@ -229,8 +229,9 @@ impl PodSync {
         let charged = key_sync.charged.min(gross);
         key_sync.charged = key_sync.charged.less(charged);
         // The answer may be wanted as such: news denied a check, or the share of an overdue key did.
-        let is_asked = std::mem::take(&mut key_sync.ask) || key_sync.overdue.is_some();
+        let is_asked = std::mem::take(&mut key_sync.asks_store) || key_sync.overdue.is_some();
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
+            key_sync.happen(PhaseEvent::Dequeue);
             if let Some(subject) = &subject {
                 here.engine.bucket(subject).land(Trigger::EACH);
             }
@@ -251,7 +252,7 @@ impl PodSync {
             Some(Use::Within) => {}
             None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
-        key_sync.flight = Some(Flight {
+        let flight = Flight {
             // The store's level, which this is compared with, has what is yet to be given back there.
             frozen: FrozenCells {
                 tat: frozen.tat.after(refund_due.price),
@@ -263,12 +264,13 @@ impl PodSync {
                 here.engine.bucket(subject).address()
             }),
             stale: false,
-        });
+        };
+        key_sync.happen(PhaseEvent::Send(flight));
         let known = match &subject {
-            Some(subject) if key_sync.answered => here.engine.bucket(subject).known(&frozen),
+            Some(subject) if key_sync.is_answered => here.engine.bucket(subject).known(&frozen),
             Some(_) | None => Known::assumed(&key_sync.terms),
         };
-        let news_step = self.fleet.news_step;
+        let news_step = self.news_pacing.step();
         Some(Delta {
             key,
             terms: key_sync.terms.heard_every(news_step),
@@ -290,7 +292,7 @@ impl PodSync {
         let shard = self.shard(lane);
         self.links[shard].took(now.since(trip.sent));
         self.link_succeeded(here.engine, lane, now);
-        self.fleet.repaired += reply.repaired;
+        self.totals.repaired += reply.repaired;
         let state = self.lane_mut(lane);
         let outcome = match std::mem::replace(&mut state.under_way, UnderWay::Nothing) {
             UnderWay::Batch => state.book.answered(reply, now),
@@ -298,22 +300,22 @@ impl PodSync {
         };
         state.unsure = false;
         let called = state.called;
-        self.fleet.lost.store = self.fleet.lost.store.plus(outcome.lost);
-        self.fleet.found = self.fleet.found.plus(outcome.found);
+        self.totals.lost.store = self.totals.lost.store.plus(outcome.lost);
+        self.totals.found = self.totals.found.plus(outcome.found);
         match outcome.step {
             Step::Settled(batch) => {
-                self.fleet.rounds.settled += 1;
+                self.totals.rounds.settled += 1;
                 match called == batch.sequence {
                     true => self.settled(here, &batch, reply, trip.anchor()),
                     false => self.settled_unseen(here, &batch),
                 }
             }
             Step::Behind => {
-                self.fleet.rounds.replayed += 1;
+                self.totals.rounds.replayed += 1;
                 // What lost this lane's writes has lost others' too.
                 self.doubt(self.shard(lane));
             }
-            Step::Replayed | Step::Adopted => self.fleet.rounds.replayed += 1,
+            Step::Replayed | Step::Adopted => self.totals.rounds.replayed += 1,
             Step::Unchanged => {}
         }
     }
@@ -337,7 +339,7 @@ impl PodSync {
             return; // let go of meanwhile
         };
         key_sync.overdue = None;
-        if let Some(flight) = key_sync.flight.take() {
+        if let Some(flight) = key_sync.land() {
             here.engine.release(flight.address);
         }
         self.look_again(key, here.now());
@@ -346,9 +348,10 @@ impl PodSync {
     /// Takes in how a key stands.
     fn key_answered(&mut self, here: &Here<'_>, delta: &Delta, state: StoreState, anchor: Nanos) {
         let (key, now) = (delta.key, here.now());
-        let flight = self.keys.get(&key).and_then(|key_sync| key_sync.flight);
+        let flight = self.keys.get(&key);
+        let flight = flight.and_then(|key_sync| key_sync.phase.flight());
         let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
-        self.fleet.note_overshoot(delta, charged, state);
+        self.totals.note_overshoot(delta, charged, state);
         let fleet_view = self.fleet_view;
         let refund_due = self.refunds.due(key, now);
         let (Some(key_sync), Some(subject)) = (self.keys.get_mut(&key), here.subject_of_key(key))
@@ -357,12 +360,13 @@ impl PodSync {
             return;
         };
         let same_bucket = |flight: &Flight| !flight.stale && subject.is_on_scale(&flight.terms);
-        let Some(flight) = key_sync.flight.filter(same_bucket) else {
+        let flight = key_sync.phase.flight().copied();
+        let Some(flight) = flight.filter(same_bucket) else {
             self.landed_unseen(here, key);
             return;
         };
-        key_sync.flight = None;
-        key_sync.answered = true;
+        key_sync.happen(PhaseEvent::Land);
+        key_sync.is_answered = true;
         let answered = StoreAnswer {
             state,
             anchor,
@@ -381,7 +385,7 @@ impl PodSync {
             let state = (before, reading.room == Cells::ZERO);
             self.stay_overdue(here, &subject, overdue, state)
         });
-        if self.fleet.is_leaving() {
+        if self.membership.is_leaving() {
             let pending = here
                 .engine
                 .bucket(&subject)
@@ -410,7 +414,10 @@ impl PodSync {
     /// record does not expire. And of those that keep something that may have to be replayed, so many that each is asked
     /// before it lets go of that: a failover that a pod slept through is noticed in time.
     pub(super) fn doubt_next(&mut self) {
-        let (turn, heartbeat_interval) = (self.fleet.next_turn(), self.fleet.heartbeat_interval());
+        let (turn, heartbeat_interval) = (
+            self.membership.count_heartbeat(),
+            self.membership.heartbeat_interval(),
+        );
         for shard in 0..self.links.len() {
             let of_shard = self.shard_of.iter().enumerate();
             let lanes = of_shard.filter(|(_, of)| **of == shard);

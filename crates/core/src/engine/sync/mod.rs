@@ -8,12 +8,15 @@
 //! pods are asked to do the same.
 
 mod books;
-mod fleet;
+mod figures;
 mod key_sync;
 mod keys;
 mod lanes;
+mod membership;
+mod news_pacing;
 mod news_trust;
 mod overdue;
+mod phase;
 mod queue;
 mod refunds;
 mod unreachable;
@@ -29,14 +32,17 @@ use crate::pure::sync::{
     Reply, Share, StoreKey,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
-use fleet::Fleet;
+use figures::{KeyCounts, Totals};
 use key_sync::KeySync;
+use membership::Membership;
+use news_pacing::NewsPacing;
 use news_trust::NewsTrust;
 use queue::SendQueue;
 use refunds::RefundQueue;
+use unreachable::UnreachableLanes;
 
 pub use books::{Books, Loss};
-pub use fleet::{Figures, Reason, ShardState};
+pub use figures::{Figures, Reason, ShardState};
 
 /// Early rounds wait this long for others of their lane.
 const COALESCE: Span = Span::nanos(1_000_000);
@@ -105,7 +111,11 @@ pub struct PodSync {
     budget: Budget,
     /// Keys that wait to be reported.
     queue: SendQueue,
-    fleet: Fleet,
+    membership: Membership,
+    unreachable: UnreachableLanes,
+    news_pacing: NewsPacing,
+    totals: Totals,
+    counts: KeyCounts,
     version: u64,
 }
 
@@ -181,7 +191,11 @@ impl PodSync {
             news_trust,
             budget: Budget::new(1),
             queue: SendQueue::default(),
-            fleet: Fleet::default(),
+            membership: Membership::default(),
+            unreachable: UnreachableLanes::default(),
+            news_pacing: NewsPacing::default(),
+            totals: Totals::default(),
+            counts: KeyCounts::default(),
             version: 0,
         }
     }
@@ -221,7 +235,7 @@ impl PodSync {
         self.look_after_hearsay(here);
         self.update_unreachable(engine, moment.now);
         let heartbeat = self.heartbeat(moment.now);
-        if heartbeat.is_some() && !self.fleet.is_prompted() {
+        if heartbeat.is_some() && !self.membership.is_prompted() {
             self.doubt_next();
         }
         // First: a busy key is at rest only now and then.
@@ -242,7 +256,7 @@ impl PodSync {
         let lanes = Lane::all().zip(&self.lanes);
         let lanes = lanes.filter_map(|(number, lane)| self.lane_opens(number, lane, now));
         let reachable = self.is_reachable(Lane::new(0));
-        let heartbeat = reachable.then(|| self.fleet.heartbeat_due(now));
+        let heartbeat = reachable.then(|| self.membership.heartbeat_due(now));
         let affordable = self.affordable_at(now);
         let refunds = self.refunds_open(now);
         let all = due.into_iter().chain(lanes).chain(heartbeat);
@@ -268,7 +282,7 @@ impl PodSync {
     /// The store did not answer, or not what it was asked. `jitter` is any random number.
     pub fn failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
         self.lane_mut(lane).under_way = UnderWay::Nothing;
-        self.fleet.rounds.returned += 1;
+        self.totals.rounds.returned += 1;
         self.unanswered(engine, lane, now, jitter);
     }
 
@@ -312,9 +326,9 @@ impl PodSync {
         for key in &heartbeat_answered.reset_keys {
             self.reset(&here, *key);
         }
-        self.fleet.heartbeat_answered(heartbeat_answered);
+        self.membership.heartbeat_answered(heartbeat_answered);
         // More pods are believed at once. Fewer are not: after an outage they come back one by one.
-        if heartbeat_answered.pods > self.fleet_view.pods || self.fleet.is_steady() {
+        if heartbeat_answered.pods > self.fleet_view.pods || self.membership.is_steady() {
             self.fleet_view.pods = heartbeat_answered.pods.max(1);
             self.budget.set_pods(self.fleet_view.pods, moment.now);
         }
@@ -323,7 +337,7 @@ impl PodSync {
 
     /// A sign of life was not answered.
     pub fn heartbeat_failed(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
-        self.fleet.heartbeat_failed();
+        self.membership.heartbeat_failed();
         self.unanswered(engine, Lane::new(0), now, jitter);
     }
 
@@ -335,7 +349,7 @@ impl PodSync {
             snapshot: &snapshot,
             moment,
         };
-        self.fleet.leave();
+        self.membership.leave();
         for key in engine.take_queued() {
             self.trigger_reached(here, key);
         }
@@ -368,6 +382,14 @@ impl PodSync {
     /// Whether the store can be told of what is in `lane`.
     pub fn is_reachable(&self, lane: Lane) -> bool {
         !self.links[self.shard(lane)].is_partitioned()
+    }
+
+    /// The next heartbeat, if it is time and the store can be reached.
+    fn heartbeat(&mut self, now: Nanos) -> Option<Heartbeat> {
+        let is_reachable = self.is_reachable(Lane::new(0));
+        is_reachable
+            .then(|| self.membership.heartbeat(now))
+            .flatten()
     }
 
     fn loud(&self) -> impl Iterator<Item = StoreKey> {

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::fleet::Reason;
+use super::figures::Reason;
 use super::{Here, PodSync};
 use crate::engine::Engine;
 use crate::engine::buckets::Subject;
@@ -236,7 +236,7 @@ impl PodSync {
         let Some(subject) = here.subject_of_key(key).filter(|_| !self.is_full(key)) else {
             return;
         };
-        self.track(&subject, here.now()).ask = true;
+        self.track(&subject, here.now()).asks_store = true;
         self.want(here, key, Reason::Confirm);
         self.look_again(key, here.now().after(BELIEVED_FOR));
     }

@@ -8,6 +8,7 @@
 //! A short budget is not a store error: this holds for every hybrid rule, whatever its `on_store_error` is.
 
 use super::key_sync::KeySync;
+use super::phase::PhaseEvent;
 use super::queue::{Place, Urgency};
 use super::{Here, PodSync};
 use crate::engine::Engine;
@@ -59,10 +60,11 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        if let Some(place) = key_sync.place.filter(|place| urgency < place.urgency) {
+        let place = key_sync.phase.place();
+        if let Some(place) = place.filter(|place| urgency < place.urgency) {
             let since = place.since;
             let sooner = Place { urgency, since };
-            key_sync.place = Some(sooner);
+            key_sync.happen(PhaseEvent::Enqueue(sooner));
             self.queue.remove(key, place);
             self.queue.insert(key, sooner);
         }
@@ -82,11 +84,11 @@ impl PodSync {
         else {
             return;
         };
-        let Some(place) = key_sync.place else {
+        let Some(place) = key_sync.phase.place() else {
             return;
         };
         let (soonest, patience) = self.patience(here, &subject, key_sync);
-        if key_sync.overdue.is_some() || self.fleet.is_leaving() || !may_be_overdue(&subject) {
+        if key_sync.overdue.is_some() || self.membership.is_leaving() || !may_be_overdue(&subject) {
             return;
         }
         let waited = now.since(place.since);
@@ -176,7 +178,7 @@ impl PodSync {
         };
         let (_, patience) = self.patience(here, subject, key_sync);
         let wait = self.wait_of(self.urgency(here, key), here.now());
-        if wait < patience || self.fleet.is_leaving() {
+        if wait < patience || self.membership.is_leaving() {
             return false;
         }
         let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
@@ -208,7 +210,7 @@ impl PodSync {
                 .subject_of_key(*key)
                 .map(|subject| here.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
-            is_idle.then_some((key_sync.is_loud(), key_sync.even, *key))
+            is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, *key))
         });
         let (is_loud, even, least) = rested.min()?;
         let subject = here.subject_of_key(least);
@@ -225,7 +227,7 @@ impl PodSync {
     /// A key that cannot be tracked is not reported: this pod grants its even share of it.
     pub(super) fn grant_untracked(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
         let SilentCells { cells, .. } = here.engine.bucket(subject).take_silent();
-        self.fleet.lost.crowd = self.fleet.lost.crowd.plus(cells);
+        self.totals.lost.crowd = self.totals.lost.crowd.plus(cells);
         let share = ShareCode::at_most(Share::even(self.fleet_view.pods));
         here.engine.bucket(subject).grant_by_share(share);
     }

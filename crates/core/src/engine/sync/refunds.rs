@@ -180,7 +180,9 @@ impl PodSync {
         let mut given_back = Vec::new();
         for key in self.refunds.in_turn() {
             let key_sync = self.keys.get(&key);
-            if key_sync.is_some_and(|key| key.flight.is_some() || key.unsent != Unsent::default()) {
+            if key_sync
+                .is_some_and(|key| key.phase.flight().is_some() || key.unsent != Unsent::default())
+            {
                 continue; // a part of it is on its way
             }
             if !self.is_reachable(key.lane()) {
@@ -217,7 +219,11 @@ impl PodSync {
         let sent = self.end_refund(key);
         self.refunds.note_answered(key, trip.back.now);
         // Of what was put in a batch since, nobody knows whether that level has it.
-        let is_newer = |sent: Nanos| self.keys.get(&key).is_none_or(|key| key.sent < sent);
+        let is_newer = |sent: Nanos| {
+            self.keys
+                .get(&key)
+                .is_none_or(|key| key.sent_at.is_none_or(|at| at < sent))
+        };
         let snapshot = engine.snapshot();
         let Some(subject) = engine.subject_of_key(&snapshot, key, trip.back) else {
             return;
@@ -266,8 +272,8 @@ impl PodSync {
             return reported;
         };
         let silent = key_sync.in_use(&allowance, now).min(reported.cells);
-        let even: Nanos = key_sync.even.before(allowance.interval.times(silent));
-        key_sync.even = even.max(now);
+        let even = key_sync.even.tat.before(allowance.interval.times(silent));
+        key_sync.even.tat = even.max(now);
         ReportedCells {
             cells: reported.cells.less(silent),
             price: reported.price.less(subject.limit.interval().times(silent)),

@@ -15,6 +15,17 @@ use crate::pure::{Cells, Moment, Nanos, Span};
 const LATE_AFTER: Span = Span::nanos(50_000_000);
 const LATE_TRIPS: Cells = Cells::new(4);
 
+/// Which lanes are unreachable, by a bit each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct UnreachableLanes {
+    /// Those that are cut off.
+    cut_off: u64,
+    /// Those that are cut off or late.
+    unreachable: u64,
+    /// When the engine was last told what this pod grants of each key.
+    shared_at: Option<Nanos>,
+}
+
 impl PodSync {
     /// Which lanes are cut off may have changed: says so to the checks.
     pub(super) fn update_unreachable(&mut self, engine: &Engine, now: Nanos) {
@@ -27,22 +38,27 @@ impl PodSync {
             });
         let late = self.late_lanes(now);
         let unreachable = cut_off | late;
-        if (cut_off, unreachable) == (self.fleet.cut_off, self.fleet.unreachable) {
+        let before = self.unreachable;
+        if (cut_off, unreachable) == (before.cut_off, before.unreachable) {
             return;
         }
         let newly = LaneChanges {
-            cut_off: cut_off & !self.fleet.cut_off,
-            unreachable: unreachable & !self.fleet.unreachable,
-            reachable: self.fleet.unreachable & !unreachable,
+            cut_off: cut_off & !before.cut_off,
+            unreachable: unreachable & !before.unreachable,
+            reachable: before.unreachable & !unreachable,
         };
-        self.fleet.cut_off = cut_off;
-        self.fleet.unreachable = unreachable;
+        self.unreachable = UnreachableLanes {
+            cut_off,
+            unreachable,
+            ..before
+        };
         self.note_unreachable(engine, &newly, now);
         // Lanes fall behind one after the other: what was learned within an interval is good for all of them.
-        let fresh = self.fleet.shared_at.after(self.pace.interval) > now;
-        if newly.unreachable != 0 && !(fresh && self.fleet.shared_at > Nanos::default()) {
+        let interval = self.pace.interval;
+        let is_fresh = before.shared_at.is_some_and(|at| at.after(interval) > now);
+        if newly.unreachable != 0 && !is_fresh {
             engine.set_shares(self.shares());
-            self.fleet.shared_at = now;
+            self.unreachable.shared_at = Some(now);
         }
         engine.set_lanes(cut_off, late);
     }
@@ -73,7 +89,7 @@ impl PodSync {
             let subject = engine.subject_of_key(&snapshot, *key, Moment::default());
             if is_in(newly.cut_off | newly.unreachable) {
                 let detached = key_sync.detached.get_or_insert_with(|| Detached {
-                    known_until: subject.map_or(now, |subject| {
+                    known_until: subject.map_or(Some(now), |subject| {
                         known_until(engine, &subject, key_sync.unsent)
                     }),
                     cut_off: false,
@@ -119,14 +135,11 @@ impl PodSync {
 }
 
 /// Where a bucket ends without the cells that the store has not heard of.
-fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Nanos {
+fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Option<Nanos> {
     let pending = engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
     let unreported = subject.limit.interval().times(pending.plus(unsent.gross));
-    engine
-        .bucket(subject)
-        .tat()
-        .unwrap_or_default()
-        .before(unreported)
+    let tat = engine.bucket(subject).tat();
+    tat.map(|tat| tat.before(unreported))
 }
 
 /// Lanes, by a bit each.

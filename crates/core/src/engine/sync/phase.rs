@@ -1,0 +1,286 @@
+//! The phases of a key in the sync: silent, loud, queued, in flight.
+//!
+//! A phase carries what only it has. [`Phase::after`] is the one place that changes it, and has an arm for every pair of
+//! phase and event; docs/key-phases.md is the table, printed by the test below.
+
+use super::figures::Reason;
+use super::queue::Place;
+use crate::engine::buckets::{BucketAddress, FrozenCells};
+use crate::pure::sync::Terms;
+use crate::pure::{Cells, Nanos};
+
+/// Where a key is on its way to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Phase {
+    /// This pod uses the key within its even share and reports nothing of it.
+    Silent,
+    /// This pod reports every cell of it. Nothing is under way.
+    Loud {
+        until: Nanos,
+        /// Why it wants a round, while its last one was too short ago.
+        postponed: Option<Reason>,
+    },
+    /// It waits in the send queue. A silent key does so only to ask the store.
+    Queued {
+        loud_until: Option<Nanos>,
+        place: Place,
+    },
+    /// It is in a batch.
+    InFlight {
+        loud_until: Option<Nanos>,
+        flight: Flight,
+    },
+}
+
+/// A key on its way to the store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flight {
+    pub(super) frozen: FrozenCells,
+    pub(super) terms: Terms,
+    /// Those of its cells that were charged although they were denied.
+    pub(super) charged: Cells,
+    /// Where its bucket is.
+    pub(super) address: BucketAddress,
+    /// Whether the key was reset meanwhile: the answer is not of what it is now.
+    pub(super) stale: bool,
+}
+
+/// What happens to a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PhaseEvent {
+    /// It is contended: this pod reports it until then at least.
+    Contend(Nanos),
+    /// It has been loud for long enough.
+    Calm,
+    /// It wants a round too soon after its last one.
+    Postpone(Reason),
+    /// It gets a place in the send queue, or a better one.
+    Enqueue(Place),
+    /// It leaves the queue with nothing to report.
+    Dequeue,
+    /// It leaves the queue in a batch.
+    Send(Flight),
+    /// Its batch was answered, or its answer is of no use.
+    Land,
+}
+
+impl Phase {
+    /// The phase after `event`.
+    pub(super) fn after(self, event: PhaseEvent) -> Self {
+        use PhaseEvent::{Calm, Contend, Dequeue, Enqueue, Land, Postpone, Send};
+        match (self, event) {
+            (Self::Silent, Contend(until)) => Self::resting(Some(until)),
+            (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => self,
+            (Self::Silent, Enqueue(place)) => Self::Queued {
+                loud_until: None,
+                place,
+            },
+
+            (Self::Loud { until, postponed }, Contend(longer)) => Self::Loud {
+                until: until.max(longer),
+                postponed,
+            },
+            (Self::Loud { .. }, Calm) => Self::Silent,
+            (Self::Loud { until, .. }, Postpone(reason)) => Self::Loud {
+                until,
+                postponed: Some(reason),
+            },
+            (Self::Loud { until, .. }, Enqueue(place)) => Self::Queued {
+                loud_until: Some(until),
+                place,
+            },
+            (Self::Loud { .. }, Dequeue | Send(_) | Land) => self,
+
+            (Self::Queued { loud_until, place }, Contend(until)) => Self::Queued {
+                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                place,
+            },
+            (Self::Queued { place, .. }, Calm) => Self::Queued {
+                loud_until: None,
+                place,
+            },
+            (Self::Queued { loud_until, .. }, Enqueue(place)) => Self::Queued { loud_until, place },
+            (Self::Queued { loud_until, .. }, Dequeue) => Self::resting(loud_until),
+            (Self::Queued { loud_until, .. }, Send(flight)) => {
+                Self::InFlight { loud_until, flight }
+            }
+            (Self::Queued { .. }, Postpone(_) | Land) => self,
+
+            (Self::InFlight { loud_until, flight }, Contend(until)) => Self::InFlight {
+                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                flight,
+            },
+            (Self::InFlight { flight, .. }, Calm) => Self::InFlight {
+                loud_until: None,
+                flight,
+            },
+            (Self::InFlight { loud_until, .. }, Land) => Self::resting(loud_until),
+            (Self::InFlight { .. }, Postpone(_) | Enqueue(_) | Dequeue | Send(_)) => self,
+        }
+    }
+
+    const fn resting(loud_until: Option<Nanos>) -> Self {
+        match loud_until {
+            Some(until) => Self::Loud {
+                until,
+                postponed: None,
+            },
+            None => Self::Silent,
+        }
+    }
+
+    /// Until when this pod reports every cell; `None` while it is silent.
+    pub(super) const fn loud_until(&self) -> Option<Nanos> {
+        match self {
+            Self::Silent => None,
+            Self::Loud { until, .. } => Some(*until),
+            Self::Queued { loud_until, .. } | Self::InFlight { loud_until, .. } => *loud_until,
+        }
+    }
+
+    pub(super) const fn place(&self) -> Option<Place> {
+        match self {
+            Self::Queued { place, .. } => Some(*place),
+            Self::Silent | Self::Loud { .. } | Self::InFlight { .. } => None,
+        }
+    }
+
+    pub(super) const fn flight(&self) -> Option<&Flight> {
+        match self {
+            Self::InFlight { flight, .. } => Some(flight),
+            Self::Silent | Self::Loud { .. } | Self::Queued { .. } => None,
+        }
+    }
+
+    /// The answer to the key's flight, if it is in one, is of no use: the key was reset meanwhile.
+    pub(super) const fn spoil_answer(&mut self) {
+        if let Self::InFlight { flight, .. } = self {
+            flight.stale = true;
+        }
+    }
+
+    /// Takes out why the key wants a round that was too soon.
+    pub(super) const fn take_postponed(&mut self) -> Option<Reason> {
+        match self {
+            Self::Loud { postponed, .. } => postponed.take(),
+            Self::Silent | Self::Queued { .. } | Self::InFlight { .. } => None,
+        }
+    }
+
+    /// Whether nothing of the key is queued or in flight.
+    pub(super) const fn is_resting(&self) -> bool {
+        matches!(self, Self::Silent | Self::Loud { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::engine::sync::queue::Urgency;
+    use crate::pure::{Limit, Unit};
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-phases.md");
+    const NOW: Nanos = Nanos::new(5);
+
+    fn name(phase: Phase) -> &'static str {
+        match (phase, phase.loud_until().is_some()) {
+            (Phase::Silent, _) => "silent",
+            (
+                Phase::Loud {
+                    postponed: None, ..
+                },
+                _,
+            ) => "loud",
+            (Phase::Loud { .. }, _) => "loud, postponed",
+            (Phase::Queued { .. }, true) => "queued",
+            (Phase::Queued { .. }, false) => "queued, silent",
+            (Phase::InFlight { .. }, true) => "in flight",
+            (Phase::InFlight { .. }, false) => "in flight, silent",
+        }
+    }
+
+    fn flight() -> Flight {
+        let limit = Limit::new(1, Unit::Second, 1, None).unwrap();
+        Flight {
+            frozen: FrozenCells::nothing(NOW),
+            terms: Terms::level(&limit),
+            charged: Cells::ZERO,
+            address: BucketAddress::None,
+            stale: false,
+        }
+    }
+
+    fn table() -> String {
+        let urgency = Urgency::Ordinary;
+        let place = Place {
+            urgency,
+            since: NOW,
+        };
+        let events = [
+            ("contend", PhaseEvent::Contend(NOW)),
+            ("calm", PhaseEvent::Calm),
+            ("postpone", PhaseEvent::Postpone(Reason::Trigger)),
+            ("enqueue", PhaseEvent::Enqueue(place)),
+            ("dequeue", PhaseEvent::Dequeue),
+            ("send", PhaseEvent::Send(flight())),
+            ("land", PhaseEvent::Land),
+        ];
+        let loud = Phase::Silent.after(PhaseEvent::Contend(NOW));
+        let phases = [Phase::Silent, loud].map(|resting| {
+            let queued = resting.after(PhaseEvent::Enqueue(place));
+            [resting, queued, queued.after(PhaseEvent::Send(flight()))]
+        });
+        let mut page = "# Phases of a key in the sync\n\nPrinted from `crates/core/src/engine/sync/phase.rs` by \
+            `make docs`. A row is the phase of a key, a column an event, and the cell the phase after it. A dash: the \
+            event changes nothing.\n\n| phase |"
+            .to_owned();
+        for (name, _) in events {
+            let _ = write!(page, " {name} |");
+        }
+        let _ = write!(page, "\n|---|{}\n", "---|".repeat(events.len()));
+        for phase in phases.into_iter().flatten() {
+            let _ = write!(page, "| {} |", name(phase));
+            for (_, event) in events {
+                let after = name(phase.after(event));
+                let changed = if after == name(phase) { "-" } else { after };
+                let _ = write!(page, " {changed} |");
+            }
+            page.push('\n');
+        }
+        page + EVENTS
+    }
+
+    const EVENTS: &str = "
+- **contend**: this pod used more than its even share, another pod did, or the key is more than half full. The key stays
+  loud for a hold time at least.
+- **calm**: the hold time is over, and this pod uses the key within its even share again.
+- **postpone**: the key wants a round too soon after its last one.
+- **enqueue**: the key gets a place in the pod's send queue, or a better one. A silent key is queued only to ask the store
+  whether news of it is true.
+- **dequeue**: its turn came and there was nothing to report.
+- **send**: its cells are frozen into a batch.
+- **land**: the store answered the batch, or the answer is of no use.
+";
+
+    /// `UPDATE=1` prints the page.
+    #[test]
+    fn the_page_has_every_transition() {
+        let table = table();
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(PAGE, &table).unwrap();
+        }
+        let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+        assert_eq!(page, table, "run `make docs`");
+    }
+
+    #[test]
+    fn a_key_stays_loud_for_the_longest_hold() {
+        let at = |nanos| PhaseEvent::Contend(Nanos::new(nanos));
+        let loud = Phase::Silent.after(at(7)).after(at(9)).after(at(8));
+        assert_eq!(loud.loud_until(), Some(Nanos::new(9)));
+        let flying = loud.after(PhaseEvent::Send(flight()));
+        assert!(flying.flight().is_none(), "only what is queued is sent");
+    }
+}
