@@ -32,7 +32,7 @@ const KINDS: [(&str, Option<Algorithm>); 4] = [
     ("`gcra`", Some(Algorithm::Gcra)),
     ("`fixed_window`", Some(Algorithm::FixedWindow)),
     ("`sliding_log`", Some(Algorithm::SlidingLog)),
-    ("limits that callers carry", None),
+    ("caller-supplied limits", None),
 ];
 
 fn daily() -> Limit {
