@@ -1,31 +1,31 @@
--- What every script shares: how values are packed, how they age, and how news is told. Put before each of them.
+-- The part that all scripts share: how they pack values, age them and publish news. It precedes each script.
 --
 -- All times are microseconds. Every number stays below 2^53, so that doubles hold it exactly. Values are packed
--- strings of a fixed length; what is not such a string is no value of ours: it counts as missing, and is replaced
--- when something is written.
+-- strings of a fixed length. Any other value does not have our format: it is not *sound*. It counts as missing, and the
+-- next write replaces it.
 
 local call, pack, unpack_from, floor, ceil, min, max =
   redis.call, struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
 
--- Above any point in time that a sound value holds: the year 2112.
+-- Every point in time in a sound value is below this: the year 2112.
 local NUMBER_MAX = 4503599627370496
--- Above any length of time and any count.
+-- Every length of time and every count is below this.
 local LENGTH_MAX = 2251799813685248
 -- Thousandths of cells.
 local DEMAND_MAX = 549755813888
--- In how many milliseconds demand falls to its half.
+-- Milliseconds in which demand falls to its half.
 local DEMAND_HALVES = 10000
 -- How long a key stays live.
 local LIVE_HOLD = 10000000
--- The longest debt that rare news is a reason for.
+-- The longest debt that a pod may allow because news is rare.
 local DEBT_HEARD_MAX = 2000000
--- Seconds that a value outlives its use.
+-- Seconds that a value stays after it has drained.
 local SPARE = 20
--- Milliseconds that a pod's books are kept.
+-- Milliseconds that a pod's record stays.
 local RECORD_LIFE = 3600000
--- Resets that are remembered.
+-- The resets that the store remembers.
 local RESETS_MAX = 1024
--- The end of a key's name that tells the key: family, rule and name.
+-- The end of a key's name that identifies the key: family, rule and name.
 local TAIL = -51
 
 -- sequence, gross
@@ -34,8 +34,8 @@ local RECORD, RECORD_LENGTH = '<I8I8', 16
 local LEVEL, LEVEL_LENGTH = '<I8I8I8I8I8I8', 48
 -- window, index, current, previous, told
 local WINDOW, WINDOW_LENGTH = '<I8I8I8I8I8', 40
--- family, flags, gross, then of a level: price, interval, capacity, debt_max, known; of windows: billed, window, requests,
--- age, known. A value that is no value of ours starts again at what the pod knows.
+-- family, flags, gross; then for a level: price, interval, capacity, debt_max, known; for windows: billed, window, requests,
+-- age, known. A value that is not sound starts again at `known`, which is what the pod knows of the key.
 local DELTA = '<BBI8I8I8I8I8I8'
 local FAMILY_LEVEL, FAMILY_WINDOW = 0, 2
 local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
@@ -43,14 +43,14 @@ local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
 local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
 
 local news = {}
--- News of a level that grew by less than this is no news.
+-- A level that grew by less than this is not news.
 local news_step = 20000
 
 local function tell(kind, key, span)
   news[#news + 1] = pack('<c1c51I8', kind, key:sub(TAIL), span)
 end
 
--- A number of seconds as text. Redis would format the number anew for every key; keys of a batch often share it.
+-- A number of seconds as text. Redis would format the number again for every key; keys of a batch often share it.
 local texts = {}
 local function text_of(seconds)
   local text = texts[seconds]
@@ -61,14 +61,14 @@ local function text_of(seconds)
   return text
 end
 
--- One message, whatever there is to tell. News is never needed to be right, so a failure of it is none of ours.
+-- Publishes all news in one message. Correctness never depends on news, so a failure to publish is ignored.
 local function publish(command, channel)
   if #news > 0 then
     redis.pcall(command, channel, table.concat(news))
   end
 end
 
--- Sequence and gross of a record, and whether it is sound. A missing one is.
+-- Sequence and gross of a record, and whether it is sound. A missing record is sound.
 local function record_of(value)
   if not value then
     return 0, 0, true
@@ -82,7 +82,7 @@ local function record_of(value)
   return 0, 0, false
 end
 
--- A level as it stands now, seen on the scale of `capacity`, and whether it was sound. One that is not is what the pod
+-- The present level on the scale of `capacity`, and whether the value was sound. If it was not, the level is what the pod
 -- knows, without debt.
 local function level_of(value, family, capacity, debt_max, known)
   if not value then
@@ -102,7 +102,7 @@ local function level_of(value, family, capacity, debt_max, known)
     level = min(ceil(level * capacity / scale), LENGTH_MAX)
     published = now + min(ceil(max(0, published - now) * capacity / scale), LENGTH_MAX)
   end
-  -- More than any pod books means that the clock was set back since.
+  -- A level above what any pod books means that the clock was set back since.
   local most = capacity + max(debt_max, DEBT_HEARD_MAX)
   if family == FAMILY_LEVEL then
     level = min(level, most)
@@ -113,17 +113,17 @@ local function level_of(value, family, capacity, debt_max, known)
   if demand > 0 and demand_at <= now then
     local passed = floor((now - demand_at) / 1000)
     demand = floor(min(demand, DEMAND_MAX) * DEMAND_HALVES / (DEMAND_HALVES + passed))
-    demand_at = demand_at + passed * 1000 -- what is left of a millisecond counts the next time
+    demand_at = demand_at + passed * 1000 -- the rest of a millisecond counts the next time
   else
     demand_at = now
   end
   return level, demand, demand_at, published, live, true
 end
 
--- Keeps a level, and tells of it if that is news.
+-- Stores a level, and adds it to the news if it is new.
 local function keep_level(key, level, demand, demand_at, published, live, interval, capacity)
   local tat = now + level
-  -- For how long there is no room for a cell.
+  -- The time for which there is no room for a cell.
   local full_for = level + interval - capacity
   if full_for > 0 and tat - published > news_step and tat - published > full_for / 4 then
     tell('f', key, level)
@@ -132,8 +132,8 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
--- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound. Those
--- that are not have the cells that the pod knows.
+-- The present windows: index, current, previous, whether news was published (`told`), the time left, the present time,
+-- and whether the value was sound. If it was not, the current window has the cells that the pod knows.
 local function window_of(value, window, requests, known)
   local index, sound = floor(now / window), not value
   if value and #value == WINDOW_LENGTH then
@@ -147,7 +147,7 @@ local function window_of(value, window, requests, known)
       elseif stored + 1 == index then
         return index, 0, current, 0, left, now, true
       elseif stored == index + 1 then
-        -- The clock was set back a little: the stored window has just begun.
+        -- The clock was set back a little: the stored window counts as just begun.
         return stored, current, previous, told, window, stored * window, true
       end
     end
@@ -155,7 +155,7 @@ local function window_of(value, window, requests, known)
   return index, sound and 0 or min(known, requests), 0, 0, (index + 1) * window - now, now, sound
 end
 
--- Keeps windows, and tells once that one is full.
+-- Stores windows, and adds a full one to the news once.
 local function keep_window(key, window, index, current, previous, told, left, requests)
   if current >= requests and told == 0 then
     tell('f', key, left)

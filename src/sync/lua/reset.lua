@@ -1,4 +1,4 @@
--- Remembers that a key was reset, for pods that never ask for it, and tells those that listen.
+-- Records the reset of a key, so that every pod learns of it from its heartbeat, and publishes it to pods that listen.
 --
 -- KEYS: resets, the count of resets.
 -- ARGV: the key as family, rule and name; the command to publish with; its channel.
@@ -11,7 +11,7 @@ if call('TYPE', resets).ok ~= 'zset' then
 end
 local count = redis.pcall('INCR', count_key)
 if type(count) ~= 'number' then
-  -- No count of ours: the newest reset knows it.
+  -- The count does not have our format: the score of the newest reset is the count.
   count = tonumber(call('ZREVRANGE', resets, 0, 0, 'WITHSCORES')[2] or 0) + 1
   call('SET', count_key, count)
 end
