@@ -36,7 +36,7 @@ impl Engine {
             name: state.key.name_of(key.bytes),
             caller_limit: None,
         };
-        let Some(limit) = rules.limit_for(key.rule, &limited) else {
+        let Some(limit) = rules.limit_for(rule, &limited) else {
             return Ok(UNLIMITED);
         };
         let name = limited.name;

@@ -105,7 +105,7 @@ impl Hit {
 
     /// What it is held to.
     pub(super) fn limit<'a>(&'a self, snapshot: &'a Snapshot) -> Option<&'a Limit> {
-        snapshot.limit_for(self.rule, &self.key())
+        snapshot.limit_for(snapshot.rule(self.rule).0, &self.key())
     }
 
     /// Its key.

@@ -211,9 +211,8 @@ impl Snapshot {
     ///
     /// The one place that says so.
     #[inline(always)]
-    pub fn limit_for<'a>(&'a self, rule: RuleIndex, key: &LimitedKey<'a>) -> Option<&'a Limit> {
-        let own = self.rule(rule).0.spec.limit.as_ref();
-        key.caller_limit.or(own)
+    pub fn limit_for<'a>(&'a self, rule: &'a Rule, key: &LimitedKey<'a>) -> Option<&'a Limit> {
+        key.caller_limit.or(rule.spec.limit.as_ref())
     }
 
     /// `key` under `rule` at `moment`, by the limit that holds for it; `None` if none does. The store is taken to be in
@@ -225,8 +224,8 @@ impl Snapshot {
         key: &LimitedKey<'_>,
         moment: Moment,
     ) -> Option<Subject<'_>> {
-        let limit = *self.limit_for(rule, key)?;
         let (rule, state) = self.rule(rule);
+        let limit = *self.limit_for(rule, key)?;
         Some(Subject {
             rule,
             state,

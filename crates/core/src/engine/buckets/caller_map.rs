@@ -225,6 +225,7 @@ impl CallerMap {
     }
 
     /// Notes cells as admitted under `limit` and not yet told.
+    #[inline(always)]
     pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booking {
         let mut stripe = self.stripe(name);
         let Some(bucket) = stripe.get_mut(name) else {

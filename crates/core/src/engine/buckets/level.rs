@@ -101,6 +101,7 @@ impl<'t> LevelBucket<'t, '_> {
             .key(self.subject.name, self.subject.state.variant)
     }
 
+    #[inline(always)]
     fn note(&self, tenancy: &Tenancy<'_>, cost: Cells) {
         let Subject { state, name, .. } = self.subject;
         self.buckets.note_level(state.id, *name, tenancy, cost);

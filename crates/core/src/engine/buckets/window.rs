@@ -91,6 +91,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         (standing, Source::Local)
     }
 
+    #[inline]
     fn note_admitted(&self, _admission: &Admission<'_>, cost: Cells) {
         self.note(cost);
     }
