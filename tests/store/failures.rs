@@ -178,7 +178,7 @@ fn a_server_that_comes_back_is_used_again() {
 }
 
 /// Asks until it is answered.
-async fn settled(store: &tidegate::sync::Store) {
+async fn settled(store: &tidegate::sync::RedisStore) {
     for _ in 0..100 {
         if store.apply(&call(Lane::new(3), 9, vec![])).await.is_ok() {
             return;

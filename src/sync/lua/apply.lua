@@ -1,8 +1,8 @@
--- Books what a pod admitted, once, and answers how each of its keys stands.
+-- Books the cells that a pod admitted, exactly once, and answers the state of each key.
 --
 -- KEYS: the pod's record in this lane, then the keys.
--- ARGV: previous, sequence and the step of news, packed; the command to publish with; its channel; the deltas, packed,
--- in the order of the keys.
+-- ARGV: previous, sequence and the step of news, packed; the publish command; its channel; the deltas, packed, in the
+-- order of the keys.
 -- Answers: applied, sequence, gross, repaired, and per key three numbers and flags, packed.
 
 local previous_sequence, next_sequence
@@ -14,7 +14,7 @@ local sequence, gross, record_sound = record_of(values[1])
 local applied = next_sequence > 0 and sequence == previous_sequence
 local repaired = record_sound and 0 or 1
 
--- `MGET` shows a value of another type as missing: it is no value of ours either.
+-- `MGET` shows a value of another type as missing. It is not one of ours, and counts as damaged.
 local missing = {}
 for at = 1, #KEYS do
   if not values[at] then
@@ -37,7 +37,7 @@ local function apply_level(key, value, family, flags, cells, price, interval, ca
     if not sound then
       repaired = repaired + 1
     end
-    -- A pod that allows less debt than another forgives none of what that one booked.
+    -- A pod that allows less debt than another does not reduce the debt that the other one booked.
     local most = max(level, capacity + debt_max)
     level = level + price
     if level > most then

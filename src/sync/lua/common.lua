@@ -1,8 +1,8 @@
--- What every script shares: how values are packed, how they age, and how news is told. Put before each of them.
+-- What all scripts share: how values are packed, how they age, and how news is published. It precedes each of them.
 --
--- All times are microseconds. Every number stays below 2^53, so that doubles hold it exactly. Values are packed
--- strings of a fixed length; what is not such a string is no value of ours: it counts as missing, and is replaced
--- when something is written.
+-- All times are in microseconds. Every number stays below 2^53, so that a double holds it exactly. Values are packed
+-- strings of a fixed length. A value of any other form is not ours: it counts as damaged, and is replaced by the next
+-- write.
 
 local call, pack, unpack_from, floor, ceil, min, max =
   redis.call, struct.pack, struct.unpack, math.floor, math.ceil, math.min, math.max
@@ -13,19 +13,19 @@ local NUMBER_MAX = 4503599627370496
 local LENGTH_MAX = 2251799813685248
 -- Thousandths of cells.
 local DEMAND_MAX = 549755813888
--- In how many milliseconds demand falls to its half.
+-- Milliseconds in which demand falls to one half.
 local DEMAND_HALVES = 10000
 -- How long a key stays live.
 local LIVE_HOLD = 10000000
--- The longest debt that rare news is a reason for.
+-- The most debt that a pod allows because news is published rarely.
 local DEBT_HEARD_MAX = 2000000
 -- Seconds that a value outlives its use.
 local SPARE = 20
--- Milliseconds that a pod's books are kept.
+-- Milliseconds for which a pod's record is kept.
 local RECORD_LIFE = 3600000
--- Resets that are remembered.
+-- The most resets that are remembered.
 local RESETS_MAX = 1024
--- The end of a key's name that tells the key: family, rule and name.
+-- The end of a key's name that identifies the key: family, rule and name.
 local TAIL = -51
 
 -- sequence, gross
@@ -35,7 +35,7 @@ local LEVEL, LEVEL_LENGTH = '<I8I8I8I8I8I8', 48
 -- window, index, current, previous, told
 local WINDOW, WINDOW_LENGTH = '<I8I8I8I8I8', 40
 -- family, flags, gross, then of a level: price, interval, capacity, debt_max, known; of windows: billed, window, requests,
--- age, known. A value that is no value of ours starts again at what the pod knows.
+-- age, known. A damaged value starts again at what the pod knows.
 local DELTA = '<BBI8I8I8I8I8I8'
 local FAMILY_LEVEL, FAMILY_WINDOW = 0, 2
 local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
@@ -43,14 +43,14 @@ local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
 local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
 
 local news = {}
--- News of a level that grew by less than this is no news.
+-- A level that grew by less than this is not published.
 local news_step = 20000
 
 local function tell(kind, key, span)
   news[#news + 1] = pack('<c1c51I8', kind, key:sub(TAIL), span)
 end
 
--- A number of seconds as text. Redis would format the number anew for every key; keys of a batch often share it.
+-- A number of seconds as text. Redis would format the number for every key; keys of a batch often share it.
 local texts = {}
 local function text_of(seconds)
   local text = texts[seconds]
@@ -61,14 +61,14 @@ local function text_of(seconds)
   return text
 end
 
--- One message, whatever there is to tell. News is never needed to be right, so a failure of it is none of ours.
+-- Publishes all news in one message. News is never needed for a correct result, so a failure is ignored.
 local function publish(command, channel)
   if #news > 0 then
     redis.pcall(command, channel, table.concat(news))
   end
 end
 
--- Sequence and gross of a record, and whether it is sound. A missing one is.
+-- Sequence and gross of a record, and whether it is sound. A missing record is sound.
 local function record_of(value)
   if not value then
     return 0, 0, true
@@ -82,8 +82,8 @@ local function record_of(value)
   return 0, 0, false
 end
 
--- A level as it stands now, seen on the scale of `capacity`, and whether it was sound. One that is not is what the pod
--- knows, without debt.
+-- The level as of now, scaled to `capacity`, and whether the value was sound. A damaged value is replaced by what the
+-- pod knows, without debt.
 local function level_of(value, family, capacity, debt_max, known)
   if not value then
     return 0, 0, now, 0, 0, true
@@ -102,7 +102,7 @@ local function level_of(value, family, capacity, debt_max, known)
     level = min(ceil(level * capacity / scale), LENGTH_MAX)
     published = now + min(ceil(max(0, published - now) * capacity / scale), LENGTH_MAX)
   end
-  -- More than any pod books means that the clock was set back since.
+  -- If it is more than any pod books, then the clock was set back meanwhile.
   local most = capacity + max(debt_max, DEBT_HEARD_MAX)
   if family == FAMILY_LEVEL then
     level = min(level, most)
@@ -120,10 +120,10 @@ local function level_of(value, family, capacity, debt_max, known)
   return level, demand, demand_at, published, live, true
 end
 
--- Keeps a level, and tells of it if that is news.
+-- Writes a level, and publishes it if that is news.
 local function keep_level(key, level, demand, demand_at, published, live, interval, capacity)
   local tat = now + level
-  -- For how long there is no room for a cell.
+  -- How long the bucket has no room for a cell.
   local full_for = level + interval - capacity
   if full_for > 0 and tat - published > news_step and tat - published > full_for / 4 then
     tell('f', key, level)
@@ -132,8 +132,8 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
--- Windows as they stand now: index, current, previous, told, the time left, where in time we are, whether sound. Those
--- that are not have the cells that the pod knows.
+-- The windows as of now: index, current, previous, whether its news was published, the time left, the current time,
+-- whether the value was sound. A damaged value is replaced by the cells that the pod knows.
 local function window_of(value, window, requests, known)
   local index, sound = floor(now / window), not value
   if value and #value == WINDOW_LENGTH then
@@ -155,7 +155,7 @@ local function window_of(value, window, requests, known)
   return index, sound and 0 or min(known, requests), 0, 0, (index + 1) * window - now, now, sound
 end
 
--- Keeps windows, and tells once that one is full.
+-- Writes the windows, and publishes once that one is full.
 local function keep_window(key, window, index, current, previous, told, left, requests)
   if current >= requests and told == 0 then
     tell('f', key, left)

@@ -1,7 +1,7 @@
--- Remembers that a key was reset, for pods that never ask for it, and tells those that listen.
+-- Remembers that a key was reset, for the heartbeats of all pods, and publishes it to those that listen.
 --
 -- KEYS: resets, the count of resets.
--- ARGV: the key as family, rule and name; the command to publish with; its channel.
+-- ARGV: the key as family, rule and name; the publish command; its channel.
 -- Answers: the count.
 
 local resets, count_key = KEYS[1], KEYS[2]
@@ -11,7 +11,7 @@ if call('TYPE', resets).ok ~= 'zset' then
 end
 local count = redis.pcall('INCR', count_key)
 if type(count) ~= 'number' then
-  -- No count of ours: the newest reset knows it.
+  -- The count is damaged: the newest reset has it.
   count = tonumber(call('ZREVRANGE', resets, 0, 0, 'WITHSCORES')[2] or 0) + 1
   call('SET', count_key, count)
 end

@@ -1,9 +1,9 @@
--- Decides one check here and now: takes its cells if all of them are there. Or gives cells back that were taken. With
--- `FLAG_CHARGE` cells that are not there are charged all the same: counted in the window, or booked as debt.
--- A pod's books are of what it tells, not of what it takes: they are not touched.
+-- Decides one check in the store: takes its cells if all of them are available. Or gives back cells that were taken.
+-- With `FLAG_CHARGE`, cells that are not available are charged too: counted in the window, or booked as debt.
+-- A pod's record counts what the pod reports, not what it takes: it does not change here.
 --
 -- KEYS: the key.
--- ARGV: the command to publish with; its channel; the cells as a delta, packed.
+-- ARGV: the publish command; its channel; the cells as a delta, packed.
 -- Answers: taken, and three numbers and flags, packed, as `apply.lua` has them.
 
 local family, flags, cells, a, b, c, d, known = unpack_from(DELTA, ARGV[3])
@@ -14,7 +14,7 @@ local sliding, giving_back, charging = has(FLAG_SLIDING), has(FLAG_GIVE_BACK), h
 local key = KEYS[1]
 local value = call('MGET', key)[1]
 if not value and call('EXISTS', key) == 1 then
-  value = '' -- one of another type is shown as missing, and is no value of ours
+  value = '' -- `MGET` shows a value of another type as missing; it counts as damaged
 end
 
 local function take_level(price, interval, capacity, debt_max)
@@ -22,7 +22,7 @@ local function take_level(price, interval, capacity, debt_max)
   local taken, capped = giving_back or level + price <= capacity, 0
   if giving_back then
     level, demand = max(0, level - price), max(0, demand - cells * 1000)
-    published = min(published, now + level) -- when it fills up again, that is news again
+    published = min(published, now + level) -- when it is full again, that is published again
   elseif taken or charging then
     local most = max(level, capacity + debt_max)
     level, demand = level + price, min(demand + cells * 1000, DEMAND_MAX)
@@ -41,14 +41,14 @@ local function take_window(billed, window, requests, age)
   local seen = sliding and floor(previous * left / window) or 0
   local taken = giving_back or seen + current + billed <= requests
   if giving_back then
-    -- Of the window that it was refunded in, not of another one's.
+    -- From the window in which the pod refunded them, and no other.
     local counted_in = floor((at - age) / window)
     if counted_in == index then
       current = max(0, current - billed)
     elseif counted_in + 1 == index then
       previous = max(0, previous - billed)
     end
-    told = current < requests and 0 or told -- when it fills up again, that is news again
+    told = current < requests and 0 or told -- when it is full again, that is published again
   elseif taken or charging then
     current = min(current + billed, LENGTH_MAX)
   end
