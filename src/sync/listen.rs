@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, Value};
+use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::address::StoreAddress;
 use super::cluster::Cluster;
 use super::codec::{self, Names};
-use super::connect::{Connector, Purpose, ServerLocation};
+use super::connect::{Connector, OpenConnection, Purpose, ServerLocation};
 use super::error::{ErrorKind, StoreError};
 use tidegate_core::pure::sync::{Lane, News};
 
@@ -146,9 +146,9 @@ async fn follow(
         connector.report_failure(error.kind);
         // The first loss is logged as a warning, its repetition is not.
         if pause == PAUSE_MIN {
-            warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "no news from other pods");
+            warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "receives no news from other pods");
         } else {
-            debug!(error = %error, "still no news from other pods");
+            debug!(error = %error, "still receives no news from other pods");
         }
         lost();
         sleep(pause).await;
@@ -193,46 +193,44 @@ async fn subscription(
         Err(_) => return StoreError::timeout("news"),
     };
     let server = open.address.to_string();
-    let mut connection = open.connection.handle();
     for channel in &source.channels {
         let mut command = redis::cmd(source.command);
         command.arg(channel);
-        let answer = timeout(
-            connector.timeout,
-            command.query_async::<Value>(&mut connection),
-        );
-        match answer.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return connector.error(&open.address, &error),
-            Err(_) => return StoreError::timeout(&server),
+        if let Err(error) = send(connector, &open, &command).await {
+            return error;
         }
         // Without a confirmation there would be no news.
         if timeout(connector.timeout, confirmed.notified())
             .await
             .is_err()
         {
-            return StoreError::new(
-                ErrorKind::Protocol,
-                &server,
-                "the server did not confirm the subscription",
-            );
+            let words = "the server did not confirm the subscription";
+            return StoreError::new(ErrorKind::Protocol, &server, words);
         }
     }
     *subscribed = true;
-    info!(server, "news from other pods");
+    info!(server, "receives news from other pods");
     loop {
         if timeout(PING_EVERY, lost.notified()).await.is_ok() {
             return StoreError::new(ErrorKind::Cut, &server, "the subscription ended");
         }
-        let ping = redis::cmd("PING");
-        let answer = timeout(
-            connector.timeout,
-            ping.query_async::<Value>(&mut connection),
-        );
-        match answer.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return connector.error(&open.address, &error),
-            Err(_) => return StoreError::timeout(&server),
+        if let Err(error) = send(connector, &open, &redis::cmd("PING")).await {
+            return error;
         }
+    }
+}
+
+/// Sends a command, and waits for its answer within `store.timeout`.
+async fn send(
+    connector: &Connector,
+    open: &OpenConnection,
+    command: &Cmd,
+) -> Result<(), StoreError> {
+    let mut connection = open.connection.handle();
+    let answer = command.query_async::<Value>(&mut connection);
+    match timeout(connector.timeout, answer).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(connector.error(&open.address, &error)),
+        Err(_) => Err(StoreError::timeout(&open.address.to_string())),
     }
 }
