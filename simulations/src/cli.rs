@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::baselines::Baseline;
 use crate::regressions;
-use crate::report::{self, Point, Row, Section};
+use crate::report::{self, CostPoint, PolicyRow, ReportSection};
 use crate::run::{Job, Outcome, Who, run_all};
 use crate::scenario::{Figure, Scenario, ScenarioError};
 use crate::store::Without;
@@ -220,11 +220,11 @@ fn hold<W: Write>(
     say(out, &report::verdicts(&verdicts))?;
     say(out, &report::failures(&verdicts))?;
     let sections = verdicts.iter().map(|verdict| {
-        let row = Row {
+        let row = PolicyRow {
             name: who.name(),
             outcomes: verdict.outcomes.clone(),
         };
-        Section {
+        ReportSection {
             title: verdict.scenario.name.clone(),
             why: verdict.scenario.why.clone(),
             table: report::verdicts(std::slice::from_ref(verdict)),
@@ -260,9 +260,9 @@ fn compare<W: Write>(
             })
             .collect();
         let mut outcomes = with_progress(&jobs).into_iter();
-        let rows: Vec<Row> = everybody
+        let rows: Vec<PolicyRow> = everybody
             .iter()
-            .map(|who| Row {
+            .map(|who| PolicyRow {
                 name: who.name(),
                 outcomes: outcomes
                     .by_ref()
@@ -276,7 +276,7 @@ fn compare<W: Write>(
             &format!("## {}\n{}\n\n{table}\n", scenario.name, scenario.why),
         )?;
         let mut plots = over_time(scenario, &rows);
-        let points: Vec<Point> = rows
+        let points: Vec<CostPoint> = rows
             .iter()
             .map(|row| point(scenario, &row.name, &row.name, &row.outcomes))
             .collect();
@@ -284,7 +284,7 @@ fn compare<W: Write>(
             "Overshoot against what it costs the store",
             &points,
         ));
-        sections.push(Section {
+        sections.push(ReportSection {
             title: scenario.name.clone(),
             why: scenario.why.clone(),
             table,
@@ -328,7 +328,7 @@ fn sweep<W: Write>(
     let table = report::sweep(scenario, parameter.name(), &points);
     say(out, &table)?;
     let name = parameter.name();
-    let dots: Vec<Point> = points
+    let dots: Vec<CostPoint> = points
         .iter()
         .map(|(value, outcomes)| point(scenario, "tidegate", &format!("{name} {value}"), outcomes))
         .collect();
@@ -336,7 +336,7 @@ fn sweep<W: Write>(
         "{}: overshoot against what it costs the store",
         scenario.name
     );
-    let section = Section {
+    let section = ReportSection {
         title: scenario.name.clone(),
         why: scenario.why.clone(),
         table,
@@ -346,9 +346,9 @@ fn sweep<W: Write>(
     Ok(true)
 }
 
-fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[Outcome]) -> Point {
+fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[Outcome]) -> CostPoint {
     let of = |figure| summary(scenario, outcomes, figure);
-    Point {
+    CostPoint {
         label: label.to_owned(),
         series: series.to_owned(),
         cost: of(Figure::UpdatesPerSecond),
@@ -357,7 +357,7 @@ fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[Outcome]) -
 }
 
 /// The plot of rates, where there is one limit to hold them against.
-fn over_time(scenario: &Scenario, rows: &[Row]) -> Vec<String> {
+fn over_time(scenario: &Scenario, rows: &[PolicyRow]) -> Vec<String> {
     let limit = scenario
         .only_limit()
         .filter(|_| scenario.load.iter().all(|load| load.keys == 1));
@@ -379,7 +379,11 @@ fn with_progress(jobs: &[Job<'_>]) -> Vec<Outcome> {
     outcomes
 }
 
-fn write_page(title: &str, sections: Vec<Section>, options: &Options) -> Result<(), CliError> {
+fn write_page(
+    title: &str,
+    sections: Vec<ReportSection>,
+    options: &Options,
+) -> Result<(), CliError> {
     if let Some(path) = &options.html {
         write(path, &report::page(title, &sections))?;
     }

@@ -1,4 +1,4 @@
-//! One request to a running sidecar, over TCP or a Unix socket.
+//! Sends one HTTP request to a running sidecar, over TCP or a Unix socket.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use tokio::net::{TcpStream, UnixStream};
 
 use tidegate_config::Address;
 
-/// How long to wait for an answer, from connecting to its last byte.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer. A sidecar's longest page is far below.
+/// The longest time for a request, from connecting to the last byte of the answer.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+/// The longest answer. The longest page of a sidecar is far shorter.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// Why there is no answer.
-pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+/// Why a request got no answer.
+pub type ClientError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What to ask.
+/// A request to a sidecar.
 #[derive(Clone, Debug)]
-pub struct Question<'a> {
-    /// `GET`, or what else.
+pub struct SidecarRequest<'a> {
+    /// The HTTP method.
     pub method: Method,
     /// The path, with its query.
     pub path: &'a str,
-    /// JSON to send, if any.
+    /// The body, in JSON.
     pub body: Option<String>,
-    /// What the admin listener asks for, if it does.
+    /// The token of the admin listener, if it requires one.
     pub token: Option<&'a str>,
 }
 
-impl<'a> Question<'a> {
-    /// What is at this path?
+impl<'a> SidecarRequest<'a> {
+    /// A `GET` of this path.
     pub fn get(path: &'a str) -> Self {
         Self {
             method: Method::GET,
@@ -44,26 +44,26 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// Asks, on a connection of its own.
-    pub fn ask(self, to: &Address) -> Result<Answer, Fault> {
+    /// Sends the request on a new connection, and waits for the answer.
+    pub fn send(self, to: &Address) -> Result<SidecarAnswer, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        runtime.block_on(self.send(to))
+        runtime.block_on(self.send_async(to))
     }
 
-    /// Asks where others wait, too.
-    pub async fn send(self, to: &Address) -> Result<Answer, Fault> {
+    /// The same, from within a runtime.
+    pub async fn send_async(self, to: &Address) -> Result<SidecarAnswer, ClientError> {
         let answer = async {
             match to {
                 Address::Tcp(address) => self.send_over(TcpStream::connect(address).await?).await,
                 Address::Unix(path) => self.send_over(UnixStream::connect(path).await?).await,
             }
         };
-        tokio::time::timeout(PATIENCE, answer).await?
+        tokio::time::timeout(REQUEST_TIME_MAX, answer).await?
     }
 
-    async fn send_over<T>(self, stream: T) -> Result<Answer, Fault>
+    async fn send_over<T>(self, stream: T) -> Result<SidecarAnswer, ClientError>
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -76,7 +76,7 @@ impl<'a> Question<'a> {
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
         let body = body.collect().await?.to_bytes();
         connection.abort();
-        Ok(Answer { status, body })
+        Ok(SidecarAnswer { status, body })
     }
 
     fn request(self) -> Result<Request<Full<Bytes>>, hyper::http::Error> {
@@ -94,10 +94,10 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What was answered.
+/// The answer of a sidecar.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// The status.
+pub struct SidecarAnswer {
+    /// The HTTP status.
     pub status: StatusCode,
     /// The whole body.
     pub body: Bytes,

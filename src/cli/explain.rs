@@ -1,23 +1,24 @@
-//! `tidegate explain`: which rule, key and limit, and why. Reads the configuration; asks nobody.
+//! `tidegate explain`: prints which rule a check meets, with its key and limit, and why. It reads the configuration and
+//! calls no sidecar.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{BAD_CONFIGURATION, Pair, loaded, say, variable, with_causes};
+use super::{BAD_CONFIGURATION, EntryArgument, load, say, variable, with_causes};
 use crate::daemon;
 use tidegate_core::engine::{Engine, FleetKey, Setup};
 use tidegate_core::pure::rule::{Matching, Step};
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
 
 #[derive(Debug, Args)]
-pub struct Explain {
+pub struct ExplainCommand {
     /// The domain of the check
     domain: String,
-    /// Its entries, in order
+    /// The entries of its descriptor, in order
     #[arg(value_name = "KEY=VALUE", required = true)]
-    entries: Vec<Pair>,
+    entries: Vec<EntryArgument>,
     /// The configuration file
     #[arg(
         long,
@@ -28,10 +29,10 @@ pub struct Explain {
     config: PathBuf,
 }
 
-impl Explain {
-    /// Prints what would happen.
+impl ExplainCommand {
+    /// Prints the rules that the check would meet.
     pub fn run(&self) -> ExitCode {
-        let Some(config) = loaded(&self.config, &variable) else {
+        let Some(config) = load(&self.config, &variable) else {
             return ExitCode::from(BAD_CONFIGURATION);
         };
         let Some(matching) = config.rules.matching(&self.domain) else {
@@ -41,7 +42,7 @@ impl Explain {
             ));
             return ExitCode::SUCCESS;
         };
-        // The rule does not depend on it, and the file with the fleet's secret need not be here.
+        // The rule does not depend on the fleet's key, and the file with that key need not be on this machine.
         let fleet = daemon::fleet_key(&config);
         let setup = Setup {
             keys_max: 16,
@@ -73,7 +74,7 @@ impl Explain {
         for hit in answer.hits() {
             let key = match &fleet {
                 Ok(_) => format!("{:032x}", hit.name),
-                Err(error) => format!("cannot be told here: {}", with_causes(error)),
+                Err(error) => format!("unknown here: {}", with_causes(error)),
             };
             explain(answer.rule(hit), &key);
         }
@@ -116,7 +117,7 @@ fn explain(rule: &Rule, key: &str) {
         ),
         (
             rule.spec.count_rejected,
-            "count_rejected: what it denies is charged all the same",
+            "count_rejected: denied checks are charged too",
         ),
     ] {
         if holds {
@@ -145,8 +146,8 @@ fn reason(step: &Step) -> String {
 const fn why_not(matching: Matching) -> &'static str {
     match matching {
         Matching::Specific => {
-            "a rule must be reached with all entries, in their order (see `match: path` for every rule on the way)"
+            "a rule must be reached with all entries, in their order (see `match: path` for every rule on the path)"
         }
-        Matching::Path => "no rule stands on the way of these entries, in their order",
+        Matching::Path => "no rule is on the path of these entries, in their order",
     }
 }

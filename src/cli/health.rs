@@ -1,11 +1,11 @@
-//! `tidegate health`: asks a running sidecar whether it is ready. For probes of images that have no shell and no curl.
+//! `tidegate health`: asks a running sidecar whether it is ready. It is for probes in images without a shell or curl.
 
 use std::process::ExitCode;
 
 use clap::Args;
 use hyper::StatusCode;
 
-use super::client::{Answer, Question};
+use super::client::{SidecarAnswer, SidecarRequest};
 use super::{complain, printable, say, with_causes};
 use tidegate_config::Address;
 
@@ -13,7 +13,7 @@ const NOT_READY: u8 = 1;
 const COULD_NOT_ASK: u8 = 2;
 
 #[derive(Debug, Args)]
-pub struct Health {
+pub struct HealthCommand {
     /// Where the sidecar listens for metrics and health: host:port or unix:path
     #[arg(
         long,
@@ -27,16 +27,16 @@ pub struct Health {
     live: bool,
 }
 
-impl Health {
-    /// Asks, and prints the answer in a line.
+impl HealthCommand {
+    /// Asks, and prints the answer as one line.
     pub fn run(&self) -> ExitCode {
         let path = if self.live {
             "/livez"
         } else {
             "/readyz?verbose"
         };
-        match Question::get(path).ask(&self.to) {
-            Ok(answer) => self.tell(&answer),
+        match SidecarRequest::get(path).send(&self.to) {
+            Ok(answer) => self.print(&answer),
             Err(error) => {
                 complain(format_args!(
                     "tidegate: ask {}: {}",
@@ -48,7 +48,7 @@ impl Health {
         }
     }
 
-    fn tell(&self, answer: &Answer) -> ExitCode {
+    fn print(&self, answer: &SidecarAnswer) -> ExitCode {
         let exit = match answer.status {
             StatusCode::OK => ExitCode::SUCCESS,
             StatusCode::SERVICE_UNAVAILABLE => ExitCode::from(NOT_READY),
@@ -57,13 +57,13 @@ impl Health {
                 return ExitCode::from(COULD_NOT_ASK);
             }
         };
-        say(format_args!("{}", in_a_line(&answer.body)));
+        say(format_args!("{}", as_one_line(&answer.body)));
         exit
     }
 }
 
-/// The lines of a page as one.
-fn in_a_line(page: &[u8]) -> String {
+/// The lines of a page, joined into one.
+fn as_one_line(page: &[u8]) -> String {
     let page = String::from_utf8_lossy(page);
     printable(&page.lines().collect::<Vec<_>>().join("; "))
 }

@@ -1,9 +1,9 @@
 //! The command line: `run` (the default), `validate`, `check`, `explain`, `health`, `top`.
 //!
-//! Exit status: 0 stopped on request, allowed, sound or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
+//! Exit status: 0 stopped on request, allowed, valid or ready; 1 denied, not ready or failed; 2 could not ask; 64 bad
 //! command line; 78 bad configuration.
 
-mod ask;
+mod check;
 mod client;
 mod explain;
 mod health;
@@ -29,7 +29,7 @@ use crate::reload::Variables;
 use crate::telemetry::{self, LogQueue};
 use tidegate_config::{self, Config, Environment, LogFormat, LogLevel};
 
-/// How long the end waits for a log that is slow to be read.
+/// The longest wait for the last lines of the log at the end.
 const LOG_FLUSH_MAX: Duration = Duration::from_secs(1);
 
 const FAILED: u8 = 1;
@@ -43,11 +43,11 @@ const BAD_CONFIGURATION: u8 = 78;
     after_help = "Example: tidegate --config sidecar.yaml\n\n\
     Exit status: 0 stopped on request, 64 bad command line, 78 bad configuration, 1 otherwise."
 )]
-struct Command {
+struct CommandLine {
     #[command(subcommand)]
     action: Option<Action>,
     #[command(flatten)]
-    run: Run,
+    run: RunOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -57,10 +57,10 @@ enum Action {
         after_help = "Example: tidegate run --config sidecar.yaml --log-level debug\n\n\
         SIGTERM drains and ends it, SIGHUP reads the configuration again."
     )]
-    Run(Run),
+    Run(RunOptions),
     /// Check configuration files, print every fault, and exit
     #[command(after_help = "Example: tidegate validate sidecar.yaml\n\n\
-        Exit status: 0 all are sound (warnings are printed), 78 a fault was found.")]
+        Exit status: 0 all are valid (warnings are printed), 78 a fault was found.")]
     Validate {
         /// The files: sidecar.yaml, or a rules file of envoyproxy/ratelimit
         #[arg(value_name = "FILE", required = true)]
@@ -71,25 +71,25 @@ enum Action {
         after_help = "Example: tidegate check api_platform api_key=abc123 --cost 2\n\n\
         Exit status: 0 allowed, 1 denied, 2 could not ask."
     )]
-    Check(ask::Check),
-    /// Say which rule a check meets, under which key and limit, and why
+    Check(check::CheckCommand),
+    /// Print which rule a check meets, with its key and limit, and why
     #[command(
         after_help = "Example: tidegate explain api_platform api_key=abc123 --config sidecar.yaml"
     )]
-    Explain(explain::Explain),
+    Explain(explain::ExplainCommand),
     /// Ask a running sidecar whether it is ready
     #[command(after_help = "Example: tidegate health --to 127.0.0.1:9464\n\n\
         Exit status: 0 ready (with --live: alive), 1 not ready, 2 could not ask.")]
-    Health(health::Health),
+    Health(health::HealthCommand),
     /// Show what a running sidecar does: rules, rates, denied keys, the store's link, latency
     #[command(after_help = "Example: tidegate top --every 2s\n\n\
         In a terminal it goes on until Ctrl-C. Into a pipe it writes one view, as plain text.\n\
         Exit status: 0 stopped on request, 2 could not ask.")]
-    Top(top::Top),
+    Top(top::TopCommand),
 }
 
 #[derive(Clone, Debug, Args)]
-struct Run {
+struct RunOptions {
     /// The configuration file
     #[arg(
         long,
@@ -118,7 +118,7 @@ struct Run {
     listen_admin: Option<String>,
 }
 
-impl Run {
+impl RunOptions {
     /// Variables for the configuration: a flag beats the environment.
     fn variables(&self) -> Variables {
         let flags = [
@@ -139,17 +139,17 @@ impl Run {
     }
 }
 
-/// A variable of the process.
+/// An environment variable of this process.
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value: OsString| value.to_string_lossy().into_owned())
 }
 
-/// Does what the command line says.
+/// Executes the command line.
 pub fn main() -> ExitCode {
-    let command = match Command::try_parse() {
+    let command = match CommandLine::try_parse() {
         Ok(command) => command,
         Err(error) => {
-            // Printing to a closed stream is nobody's loss.
+            // If the stream is closed, there is nobody to read the text.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(BAD_COMMAND_LINE)
@@ -169,9 +169,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Run) -> ExitCode {
+fn run(options: &RunOptions) -> ExitCode {
     let variables = options.variables();
-    let config = match loaded(&options.config, &*variables) {
+    let config = match load(&options.config, &*variables) {
         Some(config) if startable(&options.config, &config) => config,
         Some(_) | None => return ExitCode::from(BAD_CONFIGURATION),
     };
@@ -188,7 +188,7 @@ fn run(options: &Run) -> ExitCode {
         .map_err(daemon::DaemonError::Process)
         .and_then(|runtime| {
             let done = runtime.block_on(daemon::run(options.config.clone(), config, variables));
-            // A connection that outlived the drain does not hold up the end.
+            // A connection that is open after the drain does not delay the end.
             runtime.shutdown_background();
             done
         });
@@ -205,14 +205,14 @@ fn run(options: &Run) -> ExitCode {
     }
 }
 
-/// The configuration, or its faults on standard error.
-fn loaded(path: &Path, variables: &Environment<'_>) -> Option<Config> {
+/// Loads the configuration, or prints its faults to standard error.
+fn load(path: &Path, variables: &Environment<'_>) -> Option<Config> {
     tidegate_config::load(path, variables)
         .inspect_err(|faults| complain(format_args!("{faults}")))
         .ok()
 }
 
-/// Whether a sidecar can start with the files that a sound configuration names. What is wrong goes to standard error.
+/// Whether a sidecar can start with the files that a valid configuration names. Prints what is wrong to standard error.
 fn startable(path: &Path, config: &Config) -> bool {
     let faults = daemon::faults(config);
     for fault in &faults {
@@ -222,18 +222,19 @@ fn startable(path: &Path, config: &Config) -> bool {
 }
 
 fn validate(files: &[PathBuf]) -> ExitCode {
-    // Every file is looked at, whatever the one before it holds.
-    let sound = files.iter().filter(|file| is_sound(file)).count() == files.len();
-    if sound {
+    // Every file is checked, also after one with faults.
+    let all_valid = files.iter().filter(|file| is_valid(file)).count() == files.len();
+    if all_valid {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(BAD_CONFIGURATION)
     }
 }
 
-/// Whether a sidecar could start with this file. Secrets that are not here may be where it runs: that is a warning.
-fn is_sound(file: &Path) -> bool {
-    let Some(config) = loaded(file, &variable) else {
+/// Whether a sidecar could start with this file. A file with a secret may only exist where the sidecar runs: if it is
+/// missing here, that is a warning.
+fn is_valid(file: &Path) -> bool {
+    let Some(config) = load(file, &variable) else {
         return false;
     };
     let (absent, faults): (Vec<_>, Vec<_>) = daemon::faults(&config)
@@ -257,7 +258,7 @@ fn is_sound(file: &Path) -> bool {
     true
 }
 
-/// Logs as the configuration says, panics included: what a task of ours dies of is worth more than where it writes.
+/// Starts the log that the configuration describes. Panics go to the log too.
 fn start_logging(config: &Config) -> io::Result<LogQueue> {
     let level = match config.log.level {
         LogLevel::Trace => LevelFilter::TRACE,
@@ -284,7 +285,7 @@ fn start_logging(config: &Config) -> io::Result<LogQueue> {
     Ok(queue)
 }
 
-/// Counts and logs a panic. The hook of the standard library would wait for whoever reads standard error.
+/// Counts and logs a panic. The hook of the standard library would wait for the reader of standard error.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     telemetry::panicked();
     let trace = Backtrace::capture();
@@ -294,18 +295,18 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     error!(fault, thread, trace, "a task panicked");
 }
 
-/// Says something on standard output. That nobody reads it, or that there is no room for it, changes nothing: what a
-/// command found is its exit status.
+/// Prints a line to standard output. A failure is ignored: the result of a command is its exit status.
 fn say(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{text}");
 }
 
-/// Says something on standard error, as [`say`] does on standard output.
+/// Prints a line to standard error, as [`say`] does to standard output.
 fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// `text` without anything that a terminal would act on, or that would change the direction of what follows.
+/// `text` with U+FFFD in place of every character that a terminal would execute, or that changes the direction of
+/// the text after it.
 fn printable(text: &str) -> String {
     let acts = |letter: char| {
         letter.is_control()
@@ -314,7 +315,7 @@ fn printable(text: &str) -> String {
     text.replace(acts, "\u{fffd}")
 }
 
-/// An error and what caused it, on one line.
+/// An error and its causes, on one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -322,12 +323,12 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 /// `key=value` on the command line.
 #[derive(Clone, Debug)]
-struct Pair {
+struct EntryArgument {
     key: String,
     value: String,
 }
 
-impl std::str::FromStr for Pair {
+impl std::str::FromStr for EntryArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

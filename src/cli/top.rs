@@ -1,4 +1,5 @@
-//! `tidegate top`: what a running sidecar does, anew every second. Into a pipe it writes one view, as plain text.
+//! `tidegate top`: shows what a running sidecar does, updated every second. Into a pipe it writes one view, as plain
+//! text. Why this is not a library: `docs/decisions/0021`.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -12,24 +13,25 @@ use serde_json::Value;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::time::MissedTickBehavior;
 
-use super::client::{Fault, Question};
-use super::view::{Line, Reading, Size, Tone, view};
+use super::client::{ClientError, SidecarRequest};
+use super::view::{AdminReading, Tone, ViewLine, ViewSize, view};
 use super::{complain, printable, with_causes};
 use tidegate_config::Address;
 
 const COULD_NOT_ASK: u8 = 2;
-/// Less would measure the asking.
+/// The shortest time between two views. With less, the requests themselves would be measured.
 const EVERY_MIN: Duration = Duration::from_millis(100);
-/// What a pipe is given.
-const PIPE: Size = Size {
+/// The size of a view that goes into a pipe.
+const PIPE: ViewSize = ViewSize {
     columns: 120,
     lines: 60,
 };
-/// More than fit on a screen. Whatever clients call themselves, it is far below what [`Question`] takes for an answer.
+/// More rules and keys than fit on a screen. However long the names of clients are, the answer is far shorter than
+/// [`SidecarRequest`] permits.
 const TOP: &str = "/admin/v1/top?rules=100&keys=12";
 
 #[derive(Debug, Args)]
-pub struct Top {
+pub struct TopCommand {
     /// Where the sidecar listens for the admin API: host:port or unix:path
     #[arg(
         long,
@@ -38,10 +40,10 @@ pub struct Top {
         default_value = "127.0.0.1:7601"
     )]
     to: Address,
-    /// The file that holds the admin token, where there is one
+    /// The file with the admin token, if the sidecar requires one
     #[arg(long, value_name = "FILE", env = "TIDEGATE_TOKEN_FILE")]
     token_file: Option<PathBuf>,
-    /// How often to look
+    /// The time between two views
     #[arg(long, value_name = "LENGTH", default_value = "1s", value_parser = every)]
     every: Duration,
     /// How many views to show; without end in a terminal, one into a pipe
@@ -56,22 +58,22 @@ fn every(text: &str) -> Result<Duration, String> {
     }
 }
 
-impl Top {
-    /// Looks until it is stopped, or has shown as many views as it should.
+impl TopCommand {
+    /// Shows views until it is stopped, or has shown as many as it should.
     pub fn run(&self) -> ExitCode {
-        let looked = tokio::runtime::Builder::new_current_thread()
+        let result = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(Fault::from)
+            .map_err(ClientError::from)
             .and_then(|runtime| {
                 runtime.block_on(async {
                     tokio::select! {
-                        looked = self.look() => looked,
+                        ended = self.show_views() => ended,
                         _ = tokio::signal::ctrl_c() => Ok(()),
                     }
                 })
             });
-        match looked {
+        match result {
             Ok(()) => ExitCode::SUCCESS,
             Err(fault) => {
                 complain(format_args!(
@@ -84,34 +86,34 @@ impl Top {
         }
     }
 
-    async fn look(&self) -> Result<(), Fault> {
+    async fn show_views(&self) -> Result<(), ClientError> {
         let live = io::stdout().is_terminal();
         let mut left = self.count.or((!live).then_some(1));
-        let mut turn = tokio::time::interval(self.every);
-        // Rates are of the time between two readings: one that came late is not made up for.
-        turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        turn.tick().await;
+        let mut ticks = tokio::time::interval(self.every);
+        // A rate is of the time between two readings. After a late one, the next comes a full interval later.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
         let mut before = self.read().await?;
         while left != Some(0) {
-            turn.tick().await;
+            ticks.tick().await;
             let lines = match self.read().await {
                 Ok(now) => {
                     let lines = view(&now, &before, size(live));
                     before = now;
                     lines
                 }
-                // In a terminal somebody may be waiting for it to come back.
+                // In a terminal somebody may wait for the sidecar to come back.
                 Err(fault) if live => {
                     let why = printable(&with_causes(&*fault));
-                    vec![Line {
+                    vec![ViewLine {
                         text: format!("{} does not answer: {why}", self.to),
-                        tone: Tone::Waker,
+                        tone: Tone::Alarm,
                     }]
                 }
                 Err(fault) => return Err(fault),
             };
             match show(&lines, live) {
-                // Whoever read it has seen enough.
+                // The reader has seen enough.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 shown => shown?,
             }
@@ -120,14 +122,14 @@ impl Top {
         Ok(())
     }
 
-    async fn read(&self) -> Result<Reading, Fault> {
-        Ok(Reading {
+    async fn read(&self) -> Result<AdminReading, ClientError> {
+        Ok(AdminReading {
             status: self.page("/admin/v1/status").await?,
             top: self.page(TOP).await?,
         })
     }
 
-    async fn page(&self, path: &str) -> Result<Value, Fault> {
+    async fn page(&self, path: &str) -> Result<Value, ClientError> {
         let token = match &self.token_file {
             Some(file) => {
                 let read = std::fs::read_to_string(file);
@@ -136,35 +138,37 @@ impl Top {
             }
             None => None,
         };
-        let question = Question {
+        let request = SidecarRequest {
             token: token.as_deref(),
-            ..Question::get(path)
+            ..SidecarRequest::get(path)
         };
-        let answer = question.send(&self.to).await?;
+        let answer = request.send_async(&self.to).await?;
         match answer.status {
             StatusCode::OK => Ok(serde_json::from_slice(&answer.body)?),
-            StatusCode::UNAUTHORIZED => Err("it wants a token: give --token-file".into()),
+            StatusCode::UNAUTHORIZED => {
+                Err("the sidecar requires a token: use --token-file".into())
+            }
             status => Err(format!("{path} answered {status}").into()),
         }
     }
 }
 
-fn size(live: bool) -> Size {
+fn size(live: bool) -> ViewSize {
     match terminal_size_of(io::stdout()) {
-        Some((Width(columns), Height(lines))) if live => Size {
+        Some((Width(columns), Height(lines))) if live => ViewSize {
             columns: columns.into(),
-            // The cursor stands on the last one.
+            // The cursor is on the last line.
             lines: usize::from(lines).saturating_sub(1),
         },
         Some(_) | None => PIPE,
     }
 }
 
-fn show(lines: &[Line], live: bool) -> io::Result<()> {
+fn show(lines: &[ViewLine], live: bool) -> io::Result<()> {
     let mut text = String::new();
     if live {
-        // From the first corner on, over what was there: clearing first would flicker. A line that is wider than it
-        // seems, by letters of two columns, is cut and not wrapped.
+        // Writes from the upper left corner, over the last view: to clear the screen first would flicker. Wrapping is
+        // off: letters of two columns can make a line wider than it seems, and then it is cut.
         text.push_str("\x1b[?7l\x1b[H");
     }
     for line in lines {
@@ -172,7 +176,7 @@ fn show(lines: &[Line], live: bool) -> io::Result<()> {
             (false, _) => text.push_str(&line.text),
             (true, Tone::Plain) => text.push_str(&format!("{}\x1b[K", line.text)),
             (true, Tone::Head) => text.push_str(&format!("\x1b[1m{}\x1b[0m\x1b[K", line.text)),
-            (true, Tone::Waker) => text.push_str(&format!("\x1b[31m{}\x1b[0m\x1b[K", line.text)),
+            (true, Tone::Alarm) => text.push_str(&format!("\x1b[31m{}\x1b[0m\x1b[K", line.text)),
         }
         text.push('\n');
     }

@@ -27,7 +27,7 @@ use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
 use crate::reload::{Handle, Reloader, Variables};
-use crate::sync::{Driver, StartError, StoreSetupError};
+use crate::sync::{Driver, DriverSetup, StartError, StoreSetupError};
 use crate::telemetry::{
     ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
 };
@@ -322,8 +322,12 @@ impl Daemon {
         ));
         let rounds = match &config.store {
             Some(store) => {
-                let told = (Arc::clone(&engine), Arc::clone(&telemetry));
-                Some(Driver::start(&config, store, status.incarnation(), told)?)
+                let setup = DriverSetup {
+                    incarnation: status.incarnation(),
+                    engine: Arc::clone(&engine),
+                    telemetry: Arc::clone(&telemetry),
+                };
+                Some(Driver::start(&config, store, setup)?)
             }
             None => None,
         };

@@ -1,28 +1,30 @@
-//! The store's address, taken apart: `redis[s]://[user:password@]host[:port],...[/database]` or
+//! Parses the store's URL: `redis[s]://[user:password@]host[:port],...[/database]` or
 //! `unix:///path[?db=&user=&pass=]`.
 //!
-//! `config/store.rs` has refused what is no address. User and password are percent-encoded, as in any URL.
+//! The configuration (`store.rs` there) has already refused every text that is no such URL. User and password are
+//! percent-encoded, as in any URL.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
-/// One server.
+/// Where one server listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Address {
+pub(super) enum StoreAddress {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
-impl Address {
-    /// `host:port` as servers write it in redirections; without a host it is that of `asked`.
+impl StoreAddress {
+    /// Parses the `host:port` of a redirection. If it has no host, the host of `asked` is meant.
     pub(super) fn redirected(text: &str, asked: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Self::announced(host, port.parse().ok()?, asked)
     }
 
-    /// What a cluster says of a node. A node that does not know its own host means the one `asked` under.
+    /// The address that a cluster announces for a server. A server that does not know its own host means the host
+    /// that we asked it under.
     pub(super) fn announced(host: &str, port: u16, asked: &Self) -> Option<Self> {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         match (host, asked) {
@@ -34,7 +36,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host, port) => write!(f, "{host}:{port}"),
@@ -43,18 +45,18 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address and who asks there.
+/// What the URL says: the servers' addresses, and the credentials to use there.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct StoreTarget {
     pub(super) tls: bool,
-    pub(super) addresses: Vec<Address>,
+    pub(super) addresses: Vec<StoreAddress>,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
     pub(super) database: i64,
 }
 
-impl Target {
-    /// What `url` says; a host without a port has `port`. `None` if its database is no number.
+impl StoreTarget {
+    /// Parses `url`. A host without a port gets `port`. `None` if the database is not a number.
     pub(super) fn parse(url: &str, port: u16) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         if scheme == "unix" {
@@ -73,7 +75,7 @@ impl Target {
         };
         let (user, password) =
             match secrets.map(|secrets| secrets.split_once(':').unwrap_or((secrets, ""))) {
-                Some((user, password)) => (filled(user), filled(password)),
+                Some((user, password)) => (decode_nonempty(user), decode_nonempty(password)),
                 None => (None, None),
             };
         let addresses = hosts.split(',').map(|host| tcp(host, port)).collect();
@@ -99,27 +101,27 @@ impl Target {
         };
         Some(Self {
             tls: false,
-            addresses: vec![Address::Unix(PathBuf::from(path))],
-            user: value("user").and_then(filled),
-            password: value("pass").and_then(filled),
+            addresses: vec![StoreAddress::Unix(PathBuf::from(path))],
+            user: value("user").and_then(decode_nonempty),
+            password: value("pass").and_then(decode_nonempty),
             database,
         })
     }
 }
 
-fn filled(text: &str) -> Option<String> {
+fn decode_nonempty(text: &str) -> Option<String> {
     let text = percent_decode_str(text).decode_utf8_lossy().into_owned();
     (!text.is_empty()).then_some(text)
 }
 
-fn tcp(host: &str, default: u16) -> Address {
-    // The colons of an IPv6 address stand within brackets.
+fn tcp(host: &str, default: u16) -> StoreAddress {
+    // The colons of an IPv6 address are inside brackets.
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.contains(']') => (name, port.parse().unwrap_or(default)),
         Some(_) | None => (host, default),
     };
     let name = name.trim_start_matches('[').trim_end_matches(']');
-    Address::Tcp(name.to_owned(), port)
+    StoreAddress::Tcp(name.to_owned(), port)
 }
 
 #[cfg(test)]
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     fn check(url: &str, addresses: &str, secrets: (Option<&str>, Option<&str>), database: i64) {
-        let target = Target::parse(url, 6379).expect(url);
+        let target = StoreTarget::parse(url, 6379).expect(url);
         let found: Vec<String> = target.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(found.join(" "), addresses, "{url}");
         assert_eq!(
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn a_url_is_parsed() {
         check("redis://redis", "redis:6379", (None, None), 0);
         check("rediss://[::1]:7000/3", "::1:7000", (None, None), 3);
         check("redis://a:1,b", "a:1 b:6379", (None, None), 0);
@@ -157,12 +159,12 @@ mod tests {
             (Some("ada"), Some("x")),
             2,
         );
-        assert!(Target::parse("redis://h/x", 6379).is_none());
+        assert!(StoreTarget::parse("redis://h/x", 6379).is_none());
     }
 
     #[test]
     fn a_redirection_without_a_host_means_the_host_that_was_asked() {
-        let asked = Address::Tcp("a".to_owned(), 1);
+        let asked = StoreAddress::Tcp("a".to_owned(), 1);
         for (text, expected) in [
             ("b:2", Some("b:2")),
             (":2", Some("a:2")),
@@ -170,7 +172,7 @@ mod tests {
             ("b:0", None),
             ("b", None),
         ] {
-            let found = Address::redirected(text, &asked).map(|address| address.to_string());
+            let found = StoreAddress::redirected(text, &asked).map(|address| address.to_string());
             assert_eq!(found.as_deref(), expected, "{text}");
         }
     }

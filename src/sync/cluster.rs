@@ -1,7 +1,8 @@
-//! Which server of a cluster has which lane, and one connection to each of them.
+//! Knows which server of a cluster owns which lane, and keeps one connection to each of them.
 //!
-//! The map is asked for when first needed, corrected by every redirection, and asked for again when a call fails in a
-//! way that doubts it, at most once a second and beside the calls. A server that is gone delays only its own lanes.
+//! The client reads the map of the cluster when it first needs it, corrects it with every redirection, and reads it
+//! again after a call fails in a way that makes the map doubtful: at most once a second, and while other calls go on.
+//! A server that is gone delays only the calls to its own lanes.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,34 +15,35 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::address::Address;
-use super::codec::Request;
-use super::connect::{Connector, Node, Place};
+use super::address::StoreAddress;
+use super::codec::ScriptRequest;
+use super::connect::{Connector, ServerLocation, StoreServer};
 use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use crate::clock::Clock;
 use tidegate_core::pure::sync::{LANES, Lane};
 
-/// Servers remembered, at most: their places in the list are the shards' numbers, so they are kept while it may be.
-const NODES_MAX: usize = 256;
-/// Servers asked for the map at a time.
+/// The most servers to remember. A server's index in the list is its shard's number, so a server stays in the list
+/// as long as there is room.
+const SERVERS_MAX: usize = 256;
+/// The most servers to ask for the map at a time.
 const ASKED_MAX: usize = 8;
-/// The map is asked for this often, at most.
+/// The shortest time between two reads of the map.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-/// Slots of a cluster.
+/// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 
-/// Who has each lane, as a cluster tells it.
-type Layout = Vec<Option<Address>>;
+/// The server of each lane, as one server of the cluster reports it.
+type Layout = Vec<Option<StoreAddress>>;
 
-/// The servers, and which of them has each lane.
+/// The servers, and which of them owns each lane.
 #[derive(Clone, Debug)]
-pub(super) struct Map {
-    nodes: Vec<Arc<Node>>,
+pub(super) struct LaneMap {
+    servers: Vec<Arc<StoreServer>>,
     owners: Vec<Option<usize>>,
 }
 
-impl Map {
+impl LaneMap {
     fn owner(&self, lane: Lane) -> Option<usize> {
         self.owners
             .get(usize::from(lane.number()))
@@ -49,91 +51,99 @@ impl Map {
             .flatten()
     }
 
-    fn node(&self, lane: Lane) -> Option<&Arc<Node>> {
-        self.nodes.get(self.owner(lane)?)
+    fn server(&self, lane: Lane) -> Option<&Arc<StoreServer>> {
+        self.servers.get(self.owner(lane)?)
     }
 
-    /// The servers that have lanes, and those lanes.
-    pub(super) fn lanes_by_server(&self) -> BTreeMap<Address, Vec<Lane>> {
-        let mut found: BTreeMap<Address, Vec<Lane>> = BTreeMap::new();
+    /// The servers that own lanes, and those lanes.
+    pub(super) fn lanes_by_server(&self) -> BTreeMap<StoreAddress, Vec<Lane>> {
+        let mut found: BTreeMap<StoreAddress, Vec<Lane>> = BTreeMap::new();
         for lane in Lane::all() {
-            if let Some(Place::At(address)) = self.node(lane).map(|node| &node.place) {
+            if let Some(ServerLocation::Fixed(address)) =
+                self.server(lane).map(|server| &server.location)
+            {
                 found.entry(address.clone()).or_default().push(lane);
             }
         }
         found
     }
 
-    /// The number of the server there, which is added if it is new.
-    fn place(&mut self, address: &Address, connector: &Arc<Connector>) -> usize {
-        let place = Place::At(address.clone());
-        let known = self.nodes.iter().position(|node| node.place == place);
+    /// The number of the server at `address`. A new server is added.
+    fn number_of(&mut self, address: &StoreAddress, connector: &Arc<Connector>) -> usize {
+        let location = ServerLocation::Fixed(address.clone());
+        let known = self
+            .servers
+            .iter()
+            .position(|server| server.location == location);
         known.unwrap_or_else(|| {
-            self.nodes
-                .push(Arc::new(Node::new(place, Arc::clone(connector))));
-            self.nodes.len().saturating_sub(1)
+            self.servers
+                .push(Arc::new(StoreServer::new(location, Arc::clone(connector))));
+            self.servers.len().saturating_sub(1)
         })
     }
 
     fn with(&self, layout: &Layout, connector: &Arc<Connector>) -> Self {
         let mut next = self.clone();
         for (lane, address) in layout.iter().enumerate() {
-            // A lane that nobody has now stays with whom it was: that one will say what is the matter.
+            // A lane without an owner stays with its last one: that server will say what is wrong.
             if let (Some(address), Some(_)) = (address, next.owners.get(lane)) {
-                let number = next.place(address, connector);
+                let number = next.number_of(address, connector);
                 if let Some(owner) = next.owners.get_mut(lane) {
                     *owner = Some(number);
                 }
             }
         }
-        if next.nodes.len() > NODES_MAX {
-            next.forget_the_gone();
+        if next.servers.len() > SERVERS_MAX {
+            next.forget_servers_without_lanes();
         }
         next
     }
 
-    fn forget_the_gone(&mut self) {
-        let nodes = std::mem::take(&mut self.nodes);
+    fn forget_servers_without_lanes(&mut self) {
+        let servers = std::mem::take(&mut self.servers);
         for owner in self.owners.iter_mut().flatten() {
-            let Some(node) = nodes.get(*owner) else {
+            let Some(server) = servers.get(*owner) else {
                 continue;
             };
-            let known = self.nodes.iter().position(|kept| kept.place == node.place);
+            let known = self
+                .servers
+                .iter()
+                .position(|kept| kept.location == server.location);
             *owner = known.unwrap_or_else(|| {
-                self.nodes.push(Arc::clone(node));
-                self.nodes.len().saturating_sub(1)
+                self.servers.push(Arc::clone(server));
+                self.servers.len().saturating_sub(1)
             });
         }
     }
 }
 
-/// How often the map was asked for.
+/// How many reads of the map were started, and how many ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Refreshes {
-    begun: u64,
+    started: u64,
     ended: u64,
 }
 
-/// A cluster.
+/// The client of a Redis Cluster.
 #[derive(Debug)]
 pub(super) struct Cluster {
     connector: Arc<Connector>,
-    seeds: Vec<Arc<Node>>,
-    map: ArcSwap<Map>,
-    /// Held while the map is changed.
+    seeds: Vec<Arc<StoreServer>>,
+    map: ArcSwap<LaneMap>,
+    /// Held by whoever changes the map.
     changing: Mutex<()>,
     changed: watch::Sender<u64>,
     refreshes: watch::Sender<Refreshes>,
-    /// When it was last asked for, on the clock's line.
-    asked_at: AtomicU64,
+    /// When the last read of the map started, in nanoseconds on this pod's clock; 0 if there was none.
+    refreshed_at: AtomicU64,
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Vec<Place>, connector: Arc<Connector>) -> Self {
-        let node = |place| Arc::new(Node::new(place, Arc::clone(&connector)));
-        let seeds: Vec<Arc<Node>> = seeds.into_iter().map(node).collect();
-        let map = Map {
-            nodes: seeds.iter().take(1).cloned().collect(),
+    pub(super) fn new(seeds: Vec<ServerLocation>, connector: Arc<Connector>) -> Self {
+        let server = |location| Arc::new(StoreServer::new(location, Arc::clone(&connector)));
+        let seeds: Vec<Arc<StoreServer>> = seeds.into_iter().map(server).collect();
+        let map = LaneMap {
+            servers: seeds.iter().take(1).cloned().collect(),
             owners: vec![None; usize::from(LANES)],
         };
         Self {
@@ -143,7 +153,7 @@ impl Cluster {
             changing: Mutex::new(()),
             changed: watch::Sender::new(0),
             refreshes: watch::Sender::new(Refreshes::default()),
-            asked_at: AtomicU64::new(0),
+            refreshed_at: AtomicU64::new(0),
         }
     }
 
@@ -152,45 +162,49 @@ impl Cluster {
     }
 
     pub(super) fn shards(&self) -> Vec<String> {
-        let label = |node: &Arc<Node>| match &node.place {
-            Place::At(address) => address.to_string(),
-            Place::Sentinels(_, name) => name.clone(),
+        let label = |server: &Arc<StoreServer>| match &server.location {
+            ServerLocation::Fixed(address) => address.to_string(),
+            ServerLocation::Sentinels(_, name) => name.clone(),
         };
-        self.map.load().nodes.iter().map(label).collect()
+        self.map.load().servers.iter().map(label).collect()
     }
 
-    pub(super) fn map(&self) -> Arc<Map> {
+    pub(super) fn map(&self) -> Arc<LaneMap> {
         self.map.load_full()
     }
 
-    /// Told whenever the map changed.
+    /// Reports every change of the map.
     pub(super) fn watch(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// What a script answers, wherever its lane is now.
+    /// Runs a script on the server that owns `lane` now. Follows one redirection.
     pub(super) async fn run(
         self: &Arc<Self>,
         lane: Lane,
         script: &Script,
-        request: &Request,
-    ) -> Result<(Value, Arc<Node>), StoreError> {
-        let node = self.owner(lane).await?;
-        let answer = node.run(script, request).await;
+        request: &ScriptRequest,
+    ) -> Result<(Value, Arc<StoreServer>), StoreError> {
+        let server = self.owner(lane).await?;
+        let answer = server.run(script, request).await;
         let Err(error) = answer else {
-            return answer.map(|value| (value, node));
+            return answer.map(|value| (value, server));
         };
-        let elsewhere = self.elsewhere(&node, &error);
-        let answer = match (error.kind, elsewhere) {
+        let redirection = self.redirection(&server, &error);
+        let answer = match (error.kind, redirection) {
             (ErrorKind::Moved, Some(address)) => {
-                let node = self.moved(lane, &address);
-                node.run(script, request).await.map(|value| (value, node))
+                let server = self.moved(lane, &address);
+                server
+                    .run(script, request)
+                    .await
+                    .map(|value| (value, server))
             }
             (ErrorKind::Ask, Some(address)) => {
-                let node = self.node_at(&address);
-                node.run_asking(script, request)
+                let server = self.server_at(&address);
+                server
+                    .run_asking(script, request)
                     .await
-                    .map(|value| (value, node))
+                    .map(|value| (value, server))
             }
             (_, _) => Err(error.clone()),
         };
@@ -200,74 +214,77 @@ impl Cluster {
         answer
     }
 
-    /// What one command on a key of the lane answers.
-    pub(super) async fn ask(
+    /// Sends one command on a key of `lane`. Follows one redirection.
+    pub(super) async fn query(
         self: &Arc<Self>,
         lane: Lane,
         command: &redis::Cmd,
     ) -> Result<Value, StoreError> {
-        let node = self.owner(lane).await?;
-        let answer = node.ask(command).await;
+        let server = self.owner(lane).await?;
+        let answer = server.query(command).await;
         let Err(error) = answer else { return answer };
         if error.kind.doubts_map() {
             self.refresh_soon();
         }
-        match (error.kind, self.elsewhere(&node, &error)) {
-            (ErrorKind::Moved, Some(address)) => self.moved(lane, &address).ask(command).await,
+        match (error.kind, self.redirection(&server, &error)) {
+            (ErrorKind::Moved, Some(address)) => self.moved(lane, &address).query(command).await,
             (ErrorKind::Ask, Some(address)) => {
-                self.node_at(&address).ask_asking(command.clone()).await
+                self.server_at(&address).query_asking(command.clone()).await
             }
             (_, _) => Err(error),
         }
     }
 
-    fn elsewhere(&self, node: &Node, error: &StoreError) -> Option<Address> {
-        let Place::At(asked) = &node.place else {
+    fn redirection(&self, server: &StoreServer, error: &StoreError) -> Option<StoreAddress> {
+        let ServerLocation::Fixed(asked) = &server.location else {
             return None;
         };
-        Address::redirected(error.elsewhere.as_deref()?, asked)
+        StoreAddress::redirected(error.redirection.as_deref()?, asked)
     }
 
-    /// The lane's server; if none is known yet, after asking for the map.
-    async fn owner(self: &Arc<Self>, lane: Lane) -> Result<Arc<Node>, StoreError> {
-        if let Some(node) = self.map.load().node(lane) {
-            return Ok(Arc::clone(node));
+    /// The server that owns `lane`. If none is known yet, this waits for a read of the map.
+    async fn owner(self: &Arc<Self>, lane: Lane) -> Result<Arc<StoreServer>, StoreError> {
+        if let Some(server) = self.map.load().server(lane) {
+            return Ok(Arc::clone(server));
         }
         let mut refreshes = self.refreshes.subscribe();
         self.refresh_soon();
-        // Not for ever: the caller's time is bounded. At once, if it was asked for just now and in vain.
+        // The caller limits the time of this wait. It returns at once if the last read failed less than a second ago.
         let _ = refreshes
-            .wait_for(|refreshes| refreshes.begun == refreshes.ended)
+            .wait_for(|refreshes| refreshes.started == refreshes.ended)
             .await;
         let map = self.map.load();
-        let words = "no server of the cluster has told who has this lane";
-        map.node(lane)
+        let words = "no server of the cluster has said which server owns this lane";
+        map.server(lane)
             .cloned()
             .ok_or_else(|| StoreError::new(ErrorKind::ClusterDown, "cluster", words))
     }
 
-    /// Takes down that the lane is there now.
-    fn moved(&self, lane: Lane, address: &Address) -> Arc<Node> {
+    /// Notes that the server at `address` owns `lane` now.
+    fn moved(&self, lane: Lane, address: &StoreAddress) -> Arc<StoreServer> {
         let mut layout: Layout = vec![None; usize::from(LANES)];
         if let Some(entry) = layout.get_mut(usize::from(lane.number())) {
             *entry = Some(address.clone());
         }
         self.adopt(&layout);
-        self.node_at(address)
+        self.server_at(address)
     }
 
-    /// The server there. One that has no lane yet is not remembered: it is in the map when it has.
-    fn node_at(&self, address: &Address) -> Arc<Node> {
-        let place = Place::At(address.clone());
+    /// The server at `address`. One that owns no lane yet is not remembered: the map has it once it does.
+    fn server_at(&self, address: &StoreAddress) -> Arc<StoreServer> {
+        let location = ServerLocation::Fixed(address.clone());
         let map = self.map.load();
-        let known = map.nodes.iter().find(|node| node.place == place);
+        let known = map
+            .servers
+            .iter()
+            .find(|server| server.location == location);
         known
             .cloned()
-            .unwrap_or_else(|| Arc::new(Node::new(place, Arc::clone(&self.connector))))
+            .unwrap_or_else(|| Arc::new(StoreServer::new(location, Arc::clone(&self.connector))))
     }
 
     fn adopt(&self, layout: &Layout) {
-        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.map.load_full();
         let after = before.with(layout, &self.connector);
         let same = after.lanes_by_server() == before.lanes_by_server();
@@ -278,22 +295,22 @@ impl Cluster {
         }
     }
 
-    /// Whether it is time to ask again; if so, it is taken as done.
+    /// Whether the map may be read again now. If so, this counts as a read.
     fn may_refresh(&self) -> bool {
         let now = Clock::get().moment().now.get();
         let every = u64::try_from(REFRESH_EVERY.as_nanos()).unwrap_or(u64::MAX);
-        // Ordering: Relaxed. One word that only spaces attempts out.
+        // Ordering: Relaxed. One number that only spaces the attempts.
         let due = |last: u64| (last == 0 || now.saturating_sub(last) >= every).then_some(now);
-        self.asked_at
+        self.refreshed_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
             .is_ok()
     }
 
-    /// Asks for the map beside the calls, unless that was done just now.
+    /// Starts a read of the map in a task of its own, unless one started less than a second ago.
     pub(super) fn refresh_soon(self: &Arc<Self>) {
         if self.may_refresh() {
             self.refreshes
-                .send_modify(|refreshes| refreshes.begun = refreshes.begun.wrapping_add(1));
+                .send_modify(|refreshes| refreshes.started = refreshes.started.wrapping_add(1));
             let cluster = Arc::clone(self);
             tokio::spawn(async move {
                 cluster.refresh().await;
@@ -304,17 +321,18 @@ impl Cluster {
         }
     }
 
-    /// Asks several servers for the map and takes what most of them say: one that was cut off is behind.
+    /// Asks several servers for the map and adopts the answer that most of them give: a server that was cut off may
+    /// have an old one.
     async fn refresh(&self) {
-        // Half of a call's time, so that a call that waits for the map has the other half.
+        // Half of the time of a call: a call that waits for the map has the other half for itself.
         let patience = self.connector.timeout / 2;
         let mut asked = JoinSet::new();
-        for node in self.candidates() {
+        for server in self.candidates() {
             asked.spawn(async move {
                 let mut command = redis::cmd("CLUSTER");
                 command.arg("SLOTS");
-                let answer = timeout(patience, node.ask(&command)).await.ok()?.ok()?;
-                let Place::At(address) = &node.place else {
+                let answer = timeout(patience, server.query(&command)).await.ok()?.ok()?;
+                let ServerLocation::Fixed(address) = &server.location else {
                     return None;
                 };
                 layout(&answer, address)
@@ -332,21 +350,24 @@ impl Cluster {
         }
     }
 
-    /// Servers with lanes, then those it is entered by.
-    fn candidates(&self) -> Vec<Arc<Node>> {
+    /// The servers to ask for the map: those that own lanes, then those that the settings name.
+    fn candidates(&self) -> Vec<Arc<StoreServer>> {
         let map = self.map.load();
-        let mut candidates: Vec<Arc<Node>> = Vec::new();
+        let mut candidates: Vec<Arc<StoreServer>> = Vec::new();
         let owners = map
             .owners
             .iter()
             .flatten()
-            .filter_map(|number| map.nodes.get(*number));
-        for node in owners.chain(&self.seeds) {
-            if !candidates.iter().any(|known| known.place == node.place) {
-                candidates.push(Arc::clone(node));
+            .filter_map(|number| map.servers.get(*number));
+        for server in owners.chain(&self.seeds) {
+            if !candidates
+                .iter()
+                .any(|known| known.location == server.location)
+            {
+                candidates.push(Arc::clone(server));
             }
         }
-        // The seeds are last, and must not be crowded out: names outlive addresses.
+        // The seeds come last and must keep their location: their names stay valid when addresses change.
         if candidates.len() > ASKED_MAX {
             let seeds = self.seeds.len().min(ASKED_MAX / 2);
             let kept = candidates.len().saturating_sub(seeds);
@@ -356,8 +377,8 @@ impl Cluster {
     }
 }
 
-/// Who has each lane, by an answer to `CLUSTER SLOTS`. `None` if it is none.
-fn layout(answer: &Value, asked: &Address) -> Option<Layout> {
+/// The owner of each lane, from an answer to `CLUSTER SLOTS`. `None` if the answer has another form.
+fn layout(answer: &Value, asked: &StoreAddress) -> Option<Layout> {
     let Value::Array(ranges) = answer else {
         return None;
     };
@@ -378,13 +399,13 @@ fn layout(answer: &Value, asked: &Address) -> Option<Layout> {
         let [host, Value::Int(port), ..] = server.as_slice() else {
             return None;
         };
-        // A server that does not know its own host says nothing.
+        // A server that does not know its own host sends nil or an empty text.
         let host = if let Value::BulkString(host) = host {
             str::from_utf8(host).ok()?
         } else {
             ""
         };
-        let address = Address::announced(host, u16::try_from(*port).ok()?, asked);
+        let address = StoreAddress::announced(host, u16::try_from(*port).ok()?, asked);
         for (lane, entry) in Lane::all().zip(&mut layout) {
             if (*first..=*last).contains(&i64::from(slot(lane))) {
                 entry.clone_from(&address);
@@ -394,12 +415,12 @@ fn layout(answer: &Value, asked: &Address) -> Option<Layout> {
     layout.iter().any(Option::is_some).then_some(layout)
 }
 
-/// The slot of a lane: its number is the hash tag.
+/// The slot of a lane. The lane's number is the hash tag.
 fn slot(lane: Lane) -> u16 {
     crc16(lane.number().to_string().as_bytes()) % SLOTS
 }
 
-/// CRC-16/XMODEM, which clusters hash with.
+/// CRC-16/XMODEM, the hash of Redis Cluster.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| {
@@ -420,7 +441,7 @@ mod tests {
     #[test]
     fn slots_are_those_of_the_servers() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
-        // As `CLUSTER KEYSLOT` says of 0 and 63.
+        // What `CLUSTER KEYSLOT` answers for 0 and 63.
         assert_eq!(slot(Lane::new(0)), 13_907);
         assert_eq!(slot(Lane::new(63)), 10_499);
     }
@@ -436,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_layout_names_the_server_of_each_lane() {
-        let asked = Address::Tcp("a".to_owned(), 1);
+        let asked = StoreAddress::Tcp("a".to_owned(), 1);
         let answer = Value::Array(vec![server(0, 8191, "", 7), server(8192, 16383, "b", 8)]);
         let layout = layout(&answer, &asked).unwrap();
         let names: Vec<String> = layout
@@ -450,8 +471,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_layout_is_none() {
-        let asked = Address::Tcp("a".to_owned(), 1);
+    fn an_answer_of_another_form_is_no_layout() {
+        let asked = StoreAddress::Tcp("a".to_owned(), 1);
         for strange in [
             Value::Nil,
             Value::Array(vec![]),

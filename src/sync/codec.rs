@@ -1,7 +1,7 @@
-//! What passes between a pod and the store, as bytes: names of keys, arguments of scripts, answers, news.
+//! Encodes and decodes everything between a pod and the store: names of keys, arguments of scripts, answers, news.
 //!
-//! Lengths are rounded up to microseconds here, once per batch, and numbers are cut to what a double holds exactly.
-//! Whatever comes back is met with a `Result`: another program may answer, or another version of this one.
+//! Lengths are rounded up to microseconds here, once per batch, and numbers are limited to what a double holds exactly.
+//! Decoding returns a `Result`: another program may answer, or another version of this one.
 
 use redis::Value;
 
@@ -12,38 +12,38 @@ use tidegate_core::pure::sync::{
 };
 use tidegate_core::pure::{Cells, Span};
 
-/// The longest length that a script is given, in microseconds: seventeen years. Twice that after today is a point in
-/// time that the scripts still take for one.
+/// The longest length that a script receives, in microseconds: seventeen years. A point twice as far in the future is
+/// still a point in time to the scripts.
 const LENGTH_MAX: u64 = (1 << 49) - 1;
 /// The most cells of one window.
 const REQUESTS_MAX: u64 = (1 << 51) - 1;
-/// The most cells of one key in one call: as thousandths they still fit.
+/// The most cells of one key in one call: their number in thousandths still fits.
 const CELLS_MAX: u64 = 1 << 41;
 /// The largest sequence number.
 const SEQUENCE_MAX: u64 = (1 << 52) - 1;
 /// Bytes of one key in an answer: three numbers and flags.
-const TOLD_BYTES: usize = 25;
-/// Bytes of one piece of news: its kind, its key, a length.
+const STATE_BYTES: usize = 25;
+/// Bytes of one piece of news: its kind, its key, and a length of time.
 const NEWS_BYTES: usize = 60;
-/// Pieces of news in one message, at most: two of each key of a batch.
+/// The most pieces of news in one message: two for each key of a batch.
 const NEWS_MAX: usize = 200;
-/// Bytes of a key's own part of its name.
+/// Bytes of the part of a key's name that identifies the key.
 const TAIL_BYTES: usize = 51;
 const FLAG_LIVE: u8 = 1;
 const FLAG_SLIDING: u8 = 2;
 const FLAG_GIVE_BACK: u8 = 4;
 const FLAG_CHARGE: u8 = 8;
 
-/// A script's keys and arguments.
+/// The keys and arguments of one run of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ScriptRequest {
     /// `KEYS`.
     pub keys: Vec<String>,
     /// `ARGV`.
     pub arguments: Vec<Vec<u8>>,
 }
 
-/// How things are called in the store.
+/// The names of keys and channels in the store.
 #[derive(Clone, Debug)]
 pub struct Names {
     prefix: String,
@@ -52,7 +52,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names that start with `prefix`, for one pod. `sharded`: news stays within the lane's shard, as clusters can.
+    /// Names that start with `prefix`, for one pod. With `sharded`, news stays within the lane's shard, as a cluster
+    /// permits.
     pub fn new(prefix: &str, sharded: bool, incarnation: u128) -> Self {
         Self {
             prefix: prefix.to_owned(),
@@ -65,17 +66,17 @@ impl Names {
         format!("{}:v1:{{{}}}:{rest}", self.prefix, lane.number())
     }
 
-    /// A key.
+    /// The name of a key.
     pub fn key(&self, key: &StoreKey) -> String {
         self.in_lane(key.lane(), &tail(key))
     }
 
-    /// This pod's record in a lane.
+    /// The name of this pod's record in a lane.
     pub fn record(&self, lane: Lane) -> String {
         self.in_lane(lane, &format!("seq:{:032x}", self.incarnation))
     }
 
-    /// The channel of a lane's news.
+    /// The channel of the news of a lane.
     pub fn channel(&self, lane: Lane) -> String {
         if self.sharded {
             self.in_lane(lane, "news")
@@ -89,8 +90,8 @@ impl Names {
         [command.into(), self.channel(lane).into_bytes()]
     }
 
-    /// `apply.lua` with this call.
-    pub fn apply(&self, call: &Call) -> Request {
+    /// A run of `apply.lua` for this call.
+    pub fn apply(&self, call: &Call) -> ScriptRequest {
         let keys = call.deltas.iter().map(|delta| self.key(&delta.key));
         let mut deltas = Vec::with_capacity(call.deltas.len().saturating_mul(50));
         for delta in &call.deltas {
@@ -101,7 +102,7 @@ impl Names {
         let numbers = [call.previous, call.sequence, step].map(|number| number.min(SEQUENCE_MAX));
         let header = numbers.map(u64::to_le_bytes).concat();
         let [command, channel] = self.publish(call.lane);
-        Request {
+        ScriptRequest {
             keys: std::iter::once(self.record(call.lane))
                 .chain(keys)
                 .collect(),
@@ -109,8 +110,8 @@ impl Names {
         }
     }
 
-    /// `take.lua` with this check.
-    pub fn take(&self, take: &Take) -> Request {
+    /// A run of `take.lua` for this check.
+    pub fn take(&self, take: &Take) -> ScriptRequest {
         let sliding = matches!(take.terms, Terms::Window { sliding: true, .. });
         let flags = [(sliding, FLAG_SLIDING), (take.charge, FLAG_CHARGE)];
         let flags = flags.into_iter().filter(|(is_set, _)| *is_set);
@@ -118,13 +119,14 @@ impl Names {
         self.cells(&Refund::from(take), flags)
     }
 
-    /// `take.lua` with cells that are given back. Never more than that: what is less than a microsecond stays used.
-    pub fn give_back(&self, refund: &Refund) -> Request {
+    /// A run of `take.lua` that gives cells back. Rounded down, so that it never gives back too much: a part of a
+    /// microsecond stays used.
+    pub fn give_back(&self, refund: &Refund) -> ScriptRequest {
         let price = Span::nanos(refund.price.get() / 1_000 * 1_000);
         self.cells(&Refund { price, ..*refund }, FLAG_GIVE_BACK)
     }
 
-    fn cells(&self, cells: &Refund, flags: u8) -> Request {
+    fn cells(&self, cells: &Refund, flags: u8) -> ScriptRequest {
         let delta = Delta {
             key: cells.key,
             terms: cells.terms,
@@ -140,14 +142,14 @@ impl Names {
         pack_delta(&mut packed, &delta, flags);
         let lane = cells.key.lane();
         let [command, channel] = self.publish(lane);
-        Request {
+        ScriptRequest {
             keys: vec![self.key(&cells.key)],
             arguments: vec![command, channel, packed],
         }
     }
 
-    /// `heartbeat.lua` with this sign of life.
-    pub fn heartbeat(&self, heartbeat: &Heartbeat) -> Request {
+    /// A run of `heartbeat.lua`.
+    pub fn heartbeat(&self, heartbeat: &Heartbeat) -> ScriptRequest {
         let lane = Lane::new(0);
         let expiry_ms = heartbeat
             .expiry
@@ -160,7 +162,7 @@ impl Names {
             heartbeat.resets_seen.min(SEQUENCE_MAX).to_string(),
             u8::from(heartbeat.leaving).to_string(),
         ];
-        Request {
+        ScriptRequest {
             keys: ["pods", "resets", "reset_count"]
                 .map(|name| self.in_lane(lane, name))
                 .into(),
@@ -168,11 +170,11 @@ impl Names {
         }
     }
 
-    /// `reset.lua` with this key. It runs in the first lane, whichever the key's is.
-    pub fn reset(&self, key: &StoreKey) -> Request {
+    /// A run of `reset.lua` for this key. It runs in the first lane, whatever the lane of the key.
+    pub fn reset(&self, key: &StoreKey) -> ScriptRequest {
         let lane = Lane::new(0);
         let [command, channel] = self.publish(lane);
-        Request {
+        ScriptRequest {
             keys: ["resets", "reset_count"]
                 .map(|name| self.in_lane(lane, name))
                 .into(),
@@ -181,7 +183,7 @@ impl Names {
     }
 }
 
-/// A key's own part of its name: kind, rule and name.
+/// The part of a key's name that identifies the key: kind, rule and name.
 fn tail(key: &StoreKey) -> String {
     let kind = match key.kind {
         BucketKind::Level => 'l',
@@ -191,7 +193,7 @@ fn tail(key: &StoreKey) -> String {
     format!("{kind}:{:016x}:{:032x}", key.rule, key.name)
 }
 
-/// The key of that name, if it is one.
+/// The key that this part of a name identifies, or `None` if it has another form.
 fn key_of_tail(tail: &[u8]) -> Option<StoreKey> {
     let text = str::from_utf8(tail)
         .ok()
@@ -257,10 +259,10 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
     packed.extend(numbers.map(u64::to_le_bytes).concat());
 }
 
-/// What `apply.lua` answers to `call`.
+/// Reads the answer of `apply.lua` to `call`.
 pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     let Value::Array(parts) = value else {
-        return Err(StoreError::protocol("the answer is no list"));
+        return Err(StoreError::protocol("the answer is not a list"));
     };
     let [
         applied,
@@ -272,9 +274,9 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     else {
         return Err(StoreError::protocol("the answer has other parts"));
     };
-    let store_state = packed.chunks(TOLD_BYTES).zip(&call.deltas);
-    if packed.len() != call.deltas.len().saturating_mul(TOLD_BYTES) {
-        return Err(StoreError::protocol("the answer tells of other keys"));
+    let store_state = packed.chunks(STATE_BYTES).zip(&call.deltas);
+    if packed.len() != call.deltas.len().saturating_mul(STATE_BYTES) {
+        return Err(StoreError::protocol("the answer is about other keys"));
     }
     Ok(Reply {
         applied: number(applied)? == 1,
@@ -287,10 +289,10 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     })
 }
 
-/// What `take.lua` answers.
+/// Reads the answer of `take.lua`.
 pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
     let Value::Array(parts) = value else {
-        return Err(StoreError::protocol("the answer is no list"));
+        return Err(StoreError::protocol("the answer is not a list"));
     };
     let [taken, Value::BulkString(packed)] = parts.as_slice() else {
         return Err(StoreError::protocol("the answer has other parts"));
@@ -301,15 +303,15 @@ pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
     })
 }
 
-/// What `heartbeat.lua` answers.
+/// Reads the answer of `heartbeat.lua`.
 pub(super) fn heartbeat_answered(value: &Value) -> Result<HeartbeatReply, StoreError> {
     let Value::Array(parts) = value else {
-        return Err(StoreError::protocol("the answer is no list"));
+        return Err(StoreError::protocol("the answer is not a list"));
     };
     let [pods, resets, Value::Array(keys)] = parts.as_slice() else {
         return Err(StoreError::protocol("the answer has other parts"));
     };
-    // A member that is no key was put there by somebody else.
+    // Somebody else added a member that is not a key: it is skipped.
     let reset_keys = keys.iter().filter_map(|key| {
         if let Value::BulkString(tail) = key {
             key_of_tail(tail)
@@ -326,7 +328,9 @@ pub(super) fn heartbeat_answered(value: &Value) -> Result<HeartbeatReply, StoreE
 
 fn number(value: &Value) -> Result<u64, StoreError> {
     let Value::Int(number) = value else {
-        return Err(StoreError::protocol("a number is none"));
+        return Err(StoreError::protocol(
+            "the answer has something else in place of a number",
+        ));
     };
     u64::try_from(*number).map_err(|_| StoreError::protocol("a number is below zero"))
 }
@@ -358,7 +362,7 @@ fn unpack_store_state(packed: &[u8], terms: Terms) -> Result<StoreState, StoreEr
     })
 }
 
-/// The news in a message. Anybody who can reach the channel can speak there: what is no news is passed over.
+/// The news in a message. Anybody who can reach the channel can publish there: everything that is not news is skipped.
 pub fn news(message: &[u8]) -> impl Iterator<Item = News> {
     message
         .chunks_exact(NEWS_BYTES)
@@ -401,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_tells_its_key_and_nothing_else_does() {
+    fn a_tail_identifies_its_key_and_nothing_else_does() {
         assert_eq!(key_of_tail(tail(&KEY).as_bytes()), Some(KEY));
         for strange in [
             "",

@@ -1,8 +1,8 @@
-//! Connections: who we are to a server, and one connection per server that is made when needed and dropped when in
-//! doubt.
+//! Connections: the credentials, and one connection per server, which is opened when a call needs it and dropped when
+//! it is in doubt.
 //!
-//! A call that ends without an answer takes its connection with it, also when it is cancelled: a server that hangs is
-//! a server that is gone, and after a failover the next connection asks the sentinels again.
+//! A call that ends without an answer closes its connection, also when the call is cancelled. So a server that hangs
+//! is treated like one that is gone, and after a failover the next connection asks the sentinels again.
 
 use std::fmt;
 use std::fs;
@@ -21,65 +21,66 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::address::{Address, Target};
-use super::codec::Request;
-use super::dial::{Certificates, dial};
+use super::address::{StoreAddress, StoreTarget};
+use super::codec::ScriptRequest;
+use super::dial::{Certificates, OwnCertificate, dial};
 use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use super::sentinel;
-use super::stream::Bounded;
+use super::stream::BoundedStream;
 use tidegate_config::{Tls, Topology};
 
-/// The longest answer to a call: the map of a cluster whose slots are scattered. Ours are a few kilobytes.
+/// The longest answer to a call. The longest useful one is the map of a cluster whose slots are scattered; the
+/// answers of our scripts have a few kilobytes.
 const REPLY_BYTES_MAX: usize = 4 << 20;
-/// The longest message, with what is around it. Ours are at most 12 kilobytes.
+/// The longest message of news, with its frame. Our own have at most 12 kilobytes.
 const NEWS_BYTES_MAX: usize = 64 << 10;
 
-/// Why there can be no store with these settings.
+/// Why the store cannot be used with these settings.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreSetupError {
     /// A file cannot be read.
     #[error("read store.{field} {}", path.display())]
     File {
-        /// Which setting names it.
+        /// The setting that names the file.
         field: &'static str,
-        /// Where it is.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// Why it cannot be read.
         #[source]
         source: std::io::Error,
     },
-    /// A file holds nothing.
+    /// A file is empty.
     #[error("store.{field} {} is empty", path.display())]
     Empty {
-        /// Which setting names it.
+        /// The setting that names the file.
         field: &'static str,
-        /// Where it is.
+        /// The file's path.
         path: PathBuf,
     },
-    /// The certificates are none.
+    /// The files hold no certificates or no key.
     #[error("store.tls does not hold certificates and a key in PEM")]
     Tls,
-    /// The database is no number.
-    #[error("store.url must end in a database's number, or in none")]
+    /// The database is not a number.
+    #[error("store.url must end in the number of a database, or without one")]
     Database,
-    /// Only a single server has a socket and a database.
+    /// Only a single server can have a Unix socket or a database other than 0.
     #[error("store.url must name hosts, and no database but 0, with topology {0}")]
     Topology(&'static str),
 }
 
-/// Who we are to a server, and how to reach one.
+/// Opens connections: holds the credentials, the certificates and the timeout.
 pub(super) struct Connector {
     user: Option<String>,
     password: Option<String>,
     database: i64,
     tls: Option<TlsConnector>,
     pub(super) timeout: Duration,
-    notice: OnceLock<Notice>,
+    observer: OnceLock<FailureObserver>,
 }
 
-/// Who is told of failures that no caller hears of.
-pub(super) type Notice = Box<dyn Fn(ErrorKind) + Send + Sync>;
+/// Receives the kind of every failure that is returned to no caller.
+pub(super) type FailureObserver = Box<dyn Fn(ErrorKind) + Send + Sync>;
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,33 +88,33 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// What a connection is for.
+/// What a connection is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Calls to a server with our data.
+    /// Calls to a server that holds our data.
     Calls,
-    /// Messages from it.
+    /// News from such a server.
     News,
-    /// Asking a sentinel, which neither knows our password nor has databases.
+    /// Questions to a sentinel, which neither knows our password nor has databases.
     Sentinel,
 }
 
 impl Connector {
-    /// Says whom to tell of failures that no caller hears of. Only the first call counts.
-    pub(super) fn set_notice(&self, notice: Notice) {
-        let _ = self.notice.set(notice);
+    /// Sets who receives the failures that are returned to no caller. Only the first call counts.
+    pub(super) fn set_failure_observer(&self, observer: FailureObserver) {
+        let _ = self.observer.set(observer);
     }
 
-    /// Something failed that no caller hears of.
-    pub(super) fn trigger_reached(&self, kind: ErrorKind) {
-        if let Some(notice) = self.notice.get() {
-            notice(kind);
+    /// Reports a failure that is returned to no caller.
+    pub(super) fn report_failure(&self, kind: ErrorKind) {
+        if let Some(observer) = self.observer.get() {
+            observer(kind);
         }
     }
 
-    /// As the settings say. Reads the files they name.
+    /// A connector for these settings. Reads the files that they name.
     pub(super) fn new(
-        target: &Target,
+        target: &StoreTarget,
         password_file: Option<&Path>,
         tls: &Tls,
         timeout: Duration,
@@ -132,7 +133,7 @@ impl Connector {
             None => target.password.clone(),
         };
         let tls = if target.tls {
-            Some(certified(tls)?)
+            Some(tls_connector(tls)?)
         } else {
             None
         };
@@ -142,15 +143,15 @@ impl Connector {
             database: target.database,
             tls,
             timeout,
-            notice: OnceLock::new(),
+            observer: OnceLock::new(),
         })
     }
 
-    /// Who we are to a server.
-    fn introduction(&self, purpose: Purpose) -> RedisConnectionInfo {
+    /// What a new connection sends first: protocol, credentials, database.
+    fn handshake(&self, purpose: Purpose) -> RedisConnectionInfo {
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
         if purpose == Purpose::News {
-            // Subscriptions on a connection that also answers, so that it can be asked whether it lives.
+            // With RESP3 a connection with subscriptions also answers commands, so that it can be pinged.
             settings = settings.set_protocol(ProtocolVersion::RESP3);
         }
         if purpose != Purpose::Sentinel {
@@ -165,17 +166,17 @@ impl Connector {
         settings
     }
 
-    /// A new connection.
+    /// Opens a connection, within `store.timeout`.
     pub(super) async fn open(
         &self,
-        address: &Address,
+        address: &StoreAddress,
         purpose: Purpose,
-        pushed: Option<Pushed>,
-    ) -> Result<Connection, StoreError> {
+        handler: Option<PushHandler>,
+    ) -> Result<StoreConnection, StoreError> {
         let mut config = AsyncConnectionConfig::new().set_response_timeout(None);
-        if let Some(pushed) = pushed {
+        if let Some(handler) = handler {
             config = config.set_push_sender(move |info| {
-                pushed(info);
+                handler(info);
                 Ok::<(), ()>(())
             });
         }
@@ -185,10 +186,10 @@ impl Connector {
         };
         let opened = async {
             let stream = dial(address, self.tls.as_ref()).await?;
-            let stream = Bounded::new(stream, reply_bytes_max);
-            let settings = self.introduction(purpose);
+            let stream = BoundedStream::new(stream, reply_bytes_max);
+            let settings = self.handshake(purpose);
             let made = MultiplexedConnection::new_with_config(&settings, stream, config).await;
-            made.map(|(connection, driver)| Connection {
+            made.map(|(connection, driver)| StoreConnection {
                 connection,
                 driver: tokio::spawn(driver).abort_handle(),
             })
@@ -200,13 +201,13 @@ impl Connector {
         }
     }
 
-    pub(super) fn error(&self, address: &Address, error: &redis::RedisError) -> StoreError {
+    pub(super) fn error(&self, address: &StoreAddress, error: &redis::RedisError) -> StoreError {
         StoreError::redis(&address.to_string(), error, self.password.as_deref())
     }
 }
 
-/// What is called with messages. It must not wait.
-pub(super) type Pushed = Box<dyn Fn(PushInfo) + Send + Sync>;
+/// Receives the messages that a server pushes. It must not wait.
+pub(super) type PushHandler = Box<dyn Fn(PushInfo) + Send + Sync>;
 
 fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
     fs::read(path).map_err(|source| StoreSetupError::File {
@@ -216,60 +217,68 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
     })
 }
 
-/// What speaks TLS with the certificates of these files.
-fn certified(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
+/// A TLS client with the certificates of these files.
+fn tls_connector(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
     let ca = match &tls.ca_file {
         Some(path) => Some(read("tls.ca_file", path)?),
         None => None,
     };
     let own = match (&tls.cert_file, &tls.key_file) {
-        (Some(certificate), Some(key)) => Some((
-            read("tls.cert_file", certificate)?,
-            read("tls.key_file", key)?,
-        )),
+        (Some(chain), Some(key)) => Some(OwnCertificate {
+            chain: read("tls.cert_file", chain)?,
+            key: read("tls.key_file", key)?,
+        }),
         (None | Some(_), None) | (None, Some(_)) => None,
     };
     let connector = Certificates { ca, own }.connector();
     connector.ok_or(StoreSetupError::Tls)
 }
 
-/// A connection. It ends with this, whatever is under way on it.
-pub(super) struct Connection {
+/// A connection to a server. Dropping it closes the connection, also while calls wait for answers.
+pub(super) struct StoreConnection {
     connection: MultiplexedConnection,
     driver: AbortHandle,
 }
 
-impl Connection {
-    /// What commands are sent by.
+impl StoreConnection {
+    /// The handle that sends commands.
     pub(super) fn handle(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 }
 
-impl Drop for Connection {
+impl Drop for StoreConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-/// Where a server is.
+/// How to find a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// There.
-    At(Address),
-    /// Where the sentinels say the master of this name is.
-    Sentinels(Vec<Address>, String),
+pub(super) enum ServerLocation {
+    /// It is at this address.
+    Fixed(StoreAddress),
+    /// These sentinels know the address of the master with this name.
+    Sentinels(Vec<StoreAddress>, String),
 }
 
-impl Place {
-    /// The servers of these settings: one, or for a cluster those it is entered by.
-    pub(super) fn all(target: Target, topology: &Topology) -> Result<Vec<Self>, StoreSetupError> {
+impl ServerLocation {
+    /// The servers that these settings name: one, or the seeds of a cluster.
+    pub(super) fn all(
+        target: StoreTarget,
+        topology: &Topology,
+    ) -> Result<Vec<Self>, StoreSetupError> {
         let tcp = target
             .addresses
             .iter()
-            .all(|address| matches!(address, Address::Tcp(..)));
+            .all(|address| matches!(address, StoreAddress::Tcp(..)));
         match topology {
-            Topology::Single => Ok(target.addresses.into_iter().take(1).map(Self::At).collect()),
+            Topology::Single => Ok(target
+                .addresses
+                .into_iter()
+                .take(1)
+                .map(Self::Fixed)
+                .collect()),
             Topology::Sentinel { .. } if !tcp => Err(StoreSetupError::Topology("sentinel")),
             Topology::Sentinel { master } => {
                 Ok(vec![Self::Sentinels(target.addresses, master.clone())])
@@ -277,58 +286,58 @@ impl Place {
             Topology::Cluster if !tcp || target.database != 0 => {
                 Err(StoreSetupError::Topology("cluster"))
             }
-            Topology::Cluster => Ok(target.addresses.into_iter().map(Self::At).collect()),
+            Topology::Cluster => Ok(target.addresses.into_iter().map(Self::Fixed).collect()),
         }
     }
 
-    /// A new connection there, and to whom.
+    /// Finds the server and opens a connection to it.
     pub(super) async fn open(
         &self,
         connector: &Arc<Connector>,
         purpose: Purpose,
-        pushed: Option<Pushed>,
-    ) -> Result<Link, StoreError> {
+        handler: Option<PushHandler>,
+    ) -> Result<OpenConnection, StoreError> {
         let address = match self {
-            Self::At(address) => address.clone(),
+            Self::Fixed(address) => address.clone(),
             Self::Sentinels(sentinels, master) => {
                 sentinel::master(connector, sentinels, master).await?
             }
         };
-        let connection = connector.open(&address, purpose, pushed).await?;
-        Ok(Link {
+        let connection = connector.open(&address, purpose, handler).await?;
+        Ok(OpenConnection {
             address,
             connection,
         })
     }
 }
 
-/// A connection and where it leads.
-pub(super) struct Link {
-    pub(super) address: Address,
-    pub(super) connection: Connection,
+/// A connection, and the address that it leads to.
+pub(super) struct OpenConnection {
+    pub(super) address: StoreAddress,
+    pub(super) connection: StoreConnection,
 }
 
-/// A server, and the connection to it if there is one.
-pub(super) struct Node {
-    pub(super) place: Place,
+/// A server of the store, and the connection to it if there is one.
+pub(super) struct StoreServer {
+    pub(super) location: ServerLocation,
     pub(super) connector: Arc<Connector>,
-    current: ArcSwapOption<Link>,
-    /// Held by whoever connects, so that only one does; and why the last attempt failed.
+    current: ArcSwapOption<OpenConnection>,
+    /// Held by the one call that connects; holds why the last attempt failed.
     connecting: Mutex<Option<StoreError>>,
-    /// Attempts that ended.
+    /// How many attempts to connect have ended.
     attempts: AtomicU64,
 }
 
-impl fmt::Debug for Node {
+impl fmt::Debug for StoreServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Node").field(&self.place).finish()
+        f.debug_tuple("StoreServer").field(&self.location).finish()
     }
 }
 
-impl Node {
-    pub(super) fn new(place: Place, connector: Arc<Connector>) -> Self {
+impl StoreServer {
+    pub(super) fn new(location: ServerLocation, connector: Arc<Connector>) -> Self {
         Self {
-            place,
+            location,
             connector,
             current: ArcSwapOption::empty(),
             connecting: Mutex::new(None),
@@ -336,31 +345,35 @@ impl Node {
         }
     }
 
-    async fn link(&self) -> Result<Arc<Link>, StoreError> {
-        if let Some(link) = self.current.load_full() {
-            return Ok(link);
+    async fn connection(&self) -> Result<Arc<OpenConnection>, StoreError> {
+        if let Some(open) = self.current.load_full() {
+            return Ok(open);
         }
-        // Ordering: Relaxed. It is written under the lock; read before it, an older value only costs an attempt.
+        // Ordering: Relaxed. It is written under the lock. If this read sees an older value, that costs one attempt
+        // more.
         let before = self.attempts.load(Ordering::Relaxed);
         let mut failure = self.connecting.lock().await;
-        if let Some(link) = self.current.load_full() {
-            return Ok(link);
+        if let Some(open) = self.current.load_full() {
+            return Ok(open);
         }
-        // Who waited for an attempt shares its end: a crowd does not knock one by one.
+        // A call that waited for an attempt shares its result: many calls do not try one after the other.
         if let Some(failure) = failure
             .as_ref()
             .filter(|_| self.attempts.load(Ordering::Relaxed) != before)
         {
             return Err(failure.clone());
         }
-        let opened = self.place.open(&self.connector, Purpose::Calls, None).await;
+        let opened = self
+            .location
+            .open(&self.connector, Purpose::Calls, None)
+            .await;
         self.attempts.fetch_add(1, Ordering::Relaxed);
         match opened {
-            Ok(link) => {
-                let link = Arc::new(link);
-                self.current.store(Some(Arc::clone(&link)));
+            Ok(open) => {
+                let open = Arc::new(open);
+                self.current.store(Some(Arc::clone(&open)));
                 *failure = None;
-                Ok(link)
+                Ok(open)
             }
             Err(error) => {
                 *failure = Some(error.clone());
@@ -369,73 +382,73 @@ impl Node {
         }
     }
 
-    /// Drops the connection, whichever it is.
+    /// Closes the current connection.
     pub(super) fn disconnect(&self) {
         self.current.store(None);
     }
 
-    /// What it answers to one command.
-    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, StoreError> {
-        let link = self.link().await?;
-        let unanswered = Unanswered {
-            node: self,
-            link: &link,
+    /// Sends one command and returns the answer.
+    pub(super) async fn query(&self, command: &Cmd) -> Result<Value, StoreError> {
+        let open = self.connection().await?;
+        let guard = CallGuard {
+            server: self,
+            open: &open,
         };
-        let answer = command.query_async(&mut link.connection.handle()).await;
-        unanswered.ended(answer)
+        let answer = command.query_async(&mut open.connection.handle()).await;
+        guard.ended(answer)
     }
 
-    /// What it answers to the last of several commands, sent without a gap.
-    async fn ask_all(&self, commands: &Pipeline) -> Result<Value, StoreError> {
-        let link = self.link().await?;
-        let unanswered = Unanswered {
-            node: self,
-            link: &link,
+    /// Sends several commands at once and returns the answer to the last one.
+    async fn query_all(&self, commands: &Pipeline) -> Result<Value, StoreError> {
+        let open = self.connection().await?;
+        let guard = CallGuard {
+            server: self,
+            open: &open,
         };
-        let answers = commands.query_async(&mut link.connection.handle()).await;
-        let mut answers: Vec<Value> = unanswered.ended(answers)?;
+        let answers = commands.query_async(&mut open.connection.handle()).await;
+        let mut answers: Vec<Value> = guard.ended(answers)?;
         answers
             .pop()
-            .ok_or_else(|| StoreError::protocol("no answer at all"))
+            .ok_or_else(|| StoreError::protocol("there is no answer"))
     }
 
-    /// What a script answers. It is loaded if the server does not have it.
+    /// Runs a script and returns its answer. Loads the script if the server does not have it.
     pub(super) async fn run(
         &self,
         script: &Script,
-        request: &Request,
+        request: &ScriptRequest,
     ) -> Result<Value, StoreError> {
         let by_hash = command("EVALSHA", &script.hash, request);
-        match self.ask(&by_hash).await {
+        match self.query(&by_hash).await {
             Err(error) if error.kind == ErrorKind::NoScript => {
-                self.connector.trigger_reached(error.kind);
-                self.ask(redis::cmd("SCRIPT").arg("LOAD").arg(&script.text))
+                self.connector.report_failure(error.kind);
+                self.query(redis::cmd("SCRIPT").arg("LOAD").arg(&script.text))
                     .await?;
-                self.ask(&by_hash).await
+                self.query(&by_hash).await
             }
             answer => answer,
         }
     }
 
-    /// What it answers to a command on a lane that it is being given.
-    pub(super) async fn ask_asking(&self, command: Cmd) -> Result<Value, StoreError> {
+    /// Sends a command on a lane that is being moved to this server.
+    pub(super) async fn query_asking(&self, command: Cmd) -> Result<Value, StoreError> {
         let mut commands = redis::pipe();
         commands.cmd("ASKING").add_command(command);
-        self.ask_all(&commands).await
+        self.query_all(&commands).await
     }
 
-    /// What a script answers there. It is sent whole: to load it first would take another redirection.
+    /// Runs a script on such a lane. The whole text is sent: to load it first would take another redirection.
     pub(super) async fn run_asking(
         &self,
         script: &Script,
-        request: &Request,
+        request: &ScriptRequest,
     ) -> Result<Value, StoreError> {
-        self.ask_asking(command("EVAL", &script.text, request))
+        self.query_asking(command("EVAL", &script.text, request))
             .await
     }
 }
 
-fn command(name: &str, script: &str, request: &Request) -> Cmd {
+fn command(name: &str, script: &str, request: &ScriptRequest) -> Cmd {
     let mut command = redis::cmd(name);
     command
         .arg(script)
@@ -447,15 +460,16 @@ fn command(name: &str, script: &str, request: &Request) -> Cmd {
     command
 }
 
-/// A call that has not ended well yet. Dropped so, it takes its connection out of use.
-struct Unanswered<'a> {
-    node: &'a Node,
-    link: &'a Arc<Link>,
+/// Watches a call until its answer is there. Dropped before that, it closes the call's connection.
+struct CallGuard<'a> {
+    server: &'a StoreServer,
+    open: &'a Arc<OpenConnection>,
 }
 
-impl Unanswered<'_> {
+impl CallGuard<'_> {
     fn ended<T>(self, answer: Result<T, redis::RedisError>) -> Result<T, StoreError> {
-        let answer = answer.map_err(|error| self.node.connector.error(&self.link.address, &error));
+        let answer =
+            answer.map_err(|error| self.server.connector.error(&self.open.address, &error));
         if !answer
             .as_ref()
             .is_err_and(|error| error.kind.spoils_connection())
@@ -466,9 +480,9 @@ impl Unanswered<'_> {
     }
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        // Only if it is still this one: another call may have made a new one already.
-        self.node.current.compare_and_swap(self.link, None);
+        // Only if it is still the current one: another call may have opened a new one.
+        self.server.current.compare_and_swap(self.open, None);
     }
 }

@@ -1,5 +1,6 @@
-//! A stream to a server, over TCP, TLS or a Unix socket.
+//! Opens a stream to a server, over TCP, TLS or a Unix socket. It knows nothing of what is sent on it.
 
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,25 +13,40 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::address::Address;
+use super::address::StoreAddress;
 
-/// Bytes there and back.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+/// A stream of bytes in both directions.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
-/// Certificates as files have them: PEM.
+/// Certificates in PEM, as the files hold them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Certificates {
-    /// Whom to trust; without one the system's list.
+    /// The authorities to trust. Without them, those of the system.
     pub(super) ca: Option<Vec<u8>>,
-    /// Our certificate and its key.
-    pub(super) own: Option<(Vec<u8>, Vec<u8>)>,
+    /// The client's own certificate.
+    pub(super) own: Option<OwnCertificate>,
+}
+
+/// The certificate chain of this client, and its private key.
+#[derive(Clone)]
+pub(super) struct OwnCertificate {
+    pub(super) chain: Vec<u8>,
+    pub(super) key: Vec<u8>,
+}
+
+impl fmt::Debug for OwnCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnCertificate(..)")
+    }
 }
 
 impl Certificates {
-    /// What speaks TLS with them. `None` if they are none; why is not said, because it might quote the key.
+    /// A TLS client with these certificates. `None` if they cannot be read; the reason is left out, because it might
+    /// quote the key.
     pub(super) fn connector(&self) -> Option<TlsConnector> {
-        // Another dependency may bring a second provider, and then none would be the default. A failure says there is one.
+        // With a second provider in the binary, from any dependency, there would be no default. It fails if one is
+        // already installed, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut trusted = RootCertStore::empty();
         match &self.ca {
@@ -45,8 +61,8 @@ impl Certificates {
         }
         let config = ClientConfig::builder().with_root_certificates(trusted);
         let config = match &self.own {
-            Some((certificates, key)) => {
-                let chain = CertificateDer::pem_slice_iter(certificates);
+            Some(OwnCertificate { chain, key }) => {
+                let chain = CertificateDer::pem_slice_iter(chain);
                 let chain = chain.collect::<Result<Vec<_>, _>>().ok()?;
                 let key = PrivateKeyDer::from_pem_slice(key).ok()?;
                 config.with_client_auth_cert(chain, key).ok()?
@@ -57,15 +73,15 @@ impl Certificates {
     }
 }
 
-/// A new stream to the server at `address`.
+/// Opens a stream to the server at `address`.
 pub(super) async fn dial(
-    address: &Address,
+    address: &StoreAddress,
     tls: Option<&TlsConnector>,
-) -> io::Result<Box<dyn Stream>> {
+) -> io::Result<Box<dyn ByteStream>> {
     match (address, tls) {
-        (Address::Unix(path), _) => dial_unix(path).await,
-        (Address::Tcp(host, port), None) => Ok(Box::new(dial_tcp(host, *port).await?)),
-        (Address::Tcp(host, port), Some(tls)) => {
+        (StoreAddress::Unix(path), _) => dial_unix(path).await,
+        (StoreAddress::Tcp(host, port), None) => Ok(Box::new(dial_tcp(host, *port).await?)),
+        (StoreAddress::Tcp(host, port), Some(tls)) => {
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let stream = dial_tcp(host, *port).await?;
             Ok(Box::new(tls.connect(name, stream).await?))
@@ -73,11 +89,11 @@ pub(super) async fn dial(
     }
 }
 
-async fn dial_unix(path: &Path) -> io::Result<Box<dyn Stream>> {
+async fn dial_unix(path: &Path) -> io::Result<Box<dyn ByteStream>> {
     Ok(Box::new(UnixStream::connect(path).await?))
 }
 
-/// All addresses of a host at once: one of them may not answer.
+/// Tries all addresses of a host at once, because some may not answer. The first to connect wins.
 async fn dial_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut dialled = JoinSet::new();
     for address in lookup_host((host, port)).await? {

@@ -1,7 +1,8 @@
-//! Drives the rounds: carries calls to the store and answers back, gives signs of life, listens to news, runs errands.
+//! Runs the sync rounds: sends calls and heartbeats to the store, passes the answers and the news of other pods to the
+//! engine, and executes store requests.
 //!
-//! It decides nothing: `engine/rounds` says what to send and is told what happened. It has a thread of its own, so that a
-//! large turn keeps no check waiting.
+//! It decides nothing: `engine/sync` says what to send, and is told what happened. It has a thread of its own, so that
+//! a large turn delays no check.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -16,7 +17,7 @@ use tracing::{info, warn};
 
 use super::connect::StoreSetupError;
 use super::error::StoreError;
-use super::store::Store;
+use super::store::RedisStore;
 use crate::clock::Clock;
 use crate::telemetry::Telemetry;
 use tidegate_config::{self, Config};
@@ -28,31 +29,43 @@ use tidegate_core::pure::sync::{
 };
 use tidegate_core::pure::{Nanos, Span};
 
-/// Errands that wait to be taken.
+/// The most store requests that wait to be started.
 const REQUESTS_MAX: usize = 1_024;
-/// News that waits to be heard. What does not fit is lost, which costs accuracy until the next round.
+/// The most pieces of news that wait to be read. Further ones are dropped, which costs accuracy until the next round.
 const NEWS_MAX: usize = 8_192;
-/// Pieces of news that are heard before the next turn.
+/// The most pieces of news that are read between two turns.
 const NEWS_PER_TURN_MAX: usize = 512;
-/// How long after a fault of ours news is listened to again.
+/// The pause before listening again after a panic of the listener.
 const NEWS_PAUSE: Duration = Duration::from_secs(1);
-/// The longest between two turns.
+/// The longest time between two turns.
 const TURN_MAX: Span = Span::seconds(1);
-/// Timers here have a grain of a millisecond and ring late, never early. Less than half of it is not worth one.
+/// Timers here have a resolution of a millisecond and fire late, never early. A wait shorter than half of that needs
+/// no timer.
 const GRAIN: Span = Span::nanos(500_000);
 
-/// Why the store cannot be used at all.
+/// Why the sync rounds cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its settings are wrong in a way that only shows when they are used.
+    /// The settings of the store are wrong in a way that only shows when they are used.
     #[error("set up the store")]
     Setup(#[from] StoreSetupError),
-    /// The system refuses a thread.
-    #[error("start the thread of the rounds")]
+    /// The operating system refuses a thread.
+    #[error("start the thread of the sync rounds")]
     Thread(#[from] std::io::Error),
 }
 
-/// The running rounds.
+/// What the sync rounds of a pod work with.
+#[derive(Debug)]
+pub struct DriverSetup {
+    /// The random id of this process.
+    pub incarnation: u128,
+    /// The buckets, and what to report of them.
+    pub engine: Arc<Engine>,
+    /// Where failures and times are counted.
+    pub telemetry: Arc<Telemetry>,
+}
+
+/// A handle to the thread that runs the sync rounds.
 #[derive(Debug)]
 pub struct Driver {
     client: StoreClient,
@@ -61,20 +74,19 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Whether there can be rounds with this store: reads the files that its settings name, and asks nobody.
+    /// Checks the settings of the store: reads the files that they name, and sends nothing.
     pub fn check(store: &tidegate_config::Store) -> Result<(), StartError> {
-        Store::new(store, 0)?;
+        RedisStore::new(store, 0)?;
         Ok(())
     }
 
-    /// Starts the rounds of this pod with the store of `config`.
+    /// Starts the sync rounds of this pod.
     pub fn start(
         config: &Config,
         store: &tidegate_config::Store,
-        incarnation: u128,
-        (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
+        setup: DriverSetup,
     ) -> Result<Self, StartError> {
-        let store = Arc::new(Store::new(store, incarnation)?);
+        let store = Arc::new(RedisStore::new(store, setup.incarnation)?);
         let pace = Pace {
             interval: Span::nanos(
                 u64::try_from(config.sync.interval.as_nanos()).unwrap_or(u64::MAX),
@@ -95,9 +107,8 @@ impl Driver {
             .name("rounds".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    let running =
-                        Running::new(store, PodSync::new(pace, keys_max), engine, telemetry);
-                    running.run(requests, asked_to_stop).await;
+                    let sync_loop = SyncLoop::new(store, PodSync::new(pace, keys_max), setup);
+                    sync_loop.run(requests, asked_to_stop).await;
                 });
                 let _ = ended.send(());
             })?;
@@ -108,25 +119,25 @@ impl Driver {
         })
     }
 
-    /// Takes requests to the store.
+    /// The handle through which doors submit store requests.
     pub fn client(&self) -> StoreClient {
         self.client.clone()
     }
 
-    /// Waits until the rounds end, which they do not by themselves.
+    /// Waits until the thread ends, which it only does by a fault.
     pub async fn ended(&mut self) {
         let _ = (&mut self.stopped).await;
     }
 
-    /// Tells what is pending, leaves the fleet, and ends; after `within` at the latest.
+    /// Reports the pending cells, leaves the fleet, and stops; after `within` at the latest.
     pub async fn stop(self, within: Duration) {
         let _ = self.stop.send(within);
         let _ = timeout(within, self.stopped).await;
     }
 }
 
-/// What came back.
-enum Done {
+/// What a task of the loop ended with.
+enum TaskOutcome {
     Call {
         lane: Lane,
         sent: Nanos,
@@ -134,39 +145,35 @@ enum Done {
     },
     Heartbeat(Result<HeartbeatReply, StoreError>),
     StoreRequest(Lane, Result<(), StoreError>),
-    GivenBack {
+    Refund {
         refund: Refund,
         sent: Nanos,
         answer: Result<StoreState, StoreError>,
     },
 }
 
-struct Running {
-    store: Arc<Store>,
+/// The loop that runs on the thread.
+struct SyncLoop {
+    store: Arc<RedisStore>,
     rounds: PodSync,
     engine: Arc<Engine>,
     telemetry: Arc<Telemetry>,
     clock: Clock,
-    under_way: JoinSet<Done>,
+    tasks: JoinSet<TaskOutcome>,
     random: RandomState,
     shards: Vec<String>,
     failing: bool,
 }
 
-impl Running {
-    fn new(
-        store: Arc<Store>,
-        rounds: PodSync,
-        engine: Arc<Engine>,
-        telemetry: Arc<Telemetry>,
-    ) -> Self {
+impl SyncLoop {
+    fn new(store: Arc<RedisStore>, rounds: PodSync, setup: DriverSetup) -> Self {
         Self {
             store,
             rounds,
-            engine,
-            telemetry,
+            engine: setup.engine,
+            telemetry: setup.telemetry,
             clock: Clock::get(),
-            under_way: JoinSet::new(),
+            tasks: JoinSet::new(),
             random: RandomState::new(),
             shards: Vec::new(),
             failing: false,
@@ -175,26 +182,26 @@ impl Running {
 
     async fn run(
         mut self,
-        mut errands: mpsc::Receiver<StoreRequest>,
+        mut requests: mpsc::Receiver<StoreRequest>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
         let waker = Arc::new(Notify::new());
-        let bell = Arc::clone(&waker);
-        self.engine.set_waker(Box::new(move || bell.notify_one()));
+        let notify = Arc::clone(&waker);
+        self.engine.set_waker(Box::new(move || notify.notify_one()));
         let telemetry = Arc::clone(&self.telemetry);
         self.store
-            .set_notice(move |kind| telemetry.redis_error(kind.name()));
+            .set_failure_observer(move |kind| telemetry.redis_error(kind.name()));
         let mut news = self.listen();
-        self.know_shards();
+        self.update_shards();
         let within = loop {
             let wait = self.turn();
             tokio::select! {
                 asked = &mut stop => break asked.unwrap_or_default(),
-                Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                    self.done(ended(done));
+                Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.finish(outcome_of(joined));
                 }
                 Some(first) = news.recv() => self.receive_news(first, &mut news),
-                Some(store_request) = errands.recv() => self.unsent(store_request),
+                Some(request) = requests.recv() => self.start_request(request),
                 () = waker.notified() => {}
                 () = sleep(wait) => {}
             }
@@ -204,19 +211,19 @@ impl Running {
         }
     }
 
-    /// Hears what other pods tell, in a task of its own.
+    /// Starts a task that receives the news of other pods.
     fn listen(&self) -> mpsc::Receiver<News> {
-        let (tell, news) = mpsc::channel(NEWS_MAX);
+        let (sender, news) = mpsc::channel(NEWS_MAX);
         let (store, telemetry) = (Arc::clone(&self.store), Arc::clone(&self.telemetry));
         tokio::spawn(async move {
             loop {
-                let (store, tell) = (Arc::clone(&store), tell.clone());
-                // What does not fit is lost: it is never needed to be right.
+                let (store, sender) = (Arc::clone(&store), sender.clone());
+                // A full queue drops news: it is never needed for a correct result.
                 let news_received = move |news| {
-                    let _ = tell.try_send(news);
+                    let _ = sender.try_send(news);
                 };
                 let listening = tokio::spawn(async move { store.listen(news_received).await });
-                // It ends by a fault of ours only.
+                // It only ends by a panic.
                 let _ = listening.await;
                 telemetry.restarted("news");
                 sleep(NEWS_PAUSE).await;
@@ -225,7 +232,7 @@ impl Running {
         news
     }
 
-    /// Sends what is to be sent, and says how long nothing has to be done.
+    /// Sends everything that is due, and returns the time until the next turn.
     fn turn(&mut self) -> Duration {
         let moment = self.clock.moment();
         let Turn {
@@ -233,7 +240,7 @@ impl Running {
             heartbeat,
             give_back,
         } = self.rounds.turn(&self.engine, moment);
-        // First: what is told of the same keys from now on is told after it.
+        // Refunds first: later reports of the same keys must follow them.
         for refund in give_back {
             self.give_back(refund);
         }
@@ -242,8 +249,8 @@ impl Running {
         }
         if let Some(heartbeat) = heartbeat {
             let store = Arc::clone(&self.store);
-            self.under_way
-                .spawn(async move { Done::Heartbeat(store.heartbeat(&heartbeat).await) });
+            self.tasks
+                .spawn(async move { TaskOutcome::Heartbeat(store.heartbeat(&heartbeat).await) });
         }
         let next = self.rounds.next_turn(moment.now);
         let wait = next.since(moment.now).min(TURN_MAX);
@@ -252,9 +259,9 @@ impl Running {
 
     fn send(&mut self, call: Call) {
         let (store, clock) = (Arc::clone(&self.store), self.clock);
-        self.under_way.spawn(async move {
+        self.tasks.spawn(async move {
             let sent = clock.moment().now;
-            Done::Call {
+            TaskOutcome::Call {
                 lane: call.lane,
                 sent,
                 answer: store.apply(&call).await,
@@ -262,14 +269,15 @@ impl Running {
         });
     }
 
-    fn done(&mut self, done: Option<Done>) {
-        let Some(done) = done else {
+    /// Passes the outcome of a task to the rounds.
+    fn finish(&mut self, outcome: Option<TaskOutcome>) {
+        let Some(outcome) = outcome else {
             return;
         };
         let moment = self.clock.moment();
         let jitter = self.random.build_hasher().finish() ^ moment.now.get();
-        let failure = match done {
-            Done::Call {
+        let failure = match outcome {
+            TaskOutcome::Call {
                 lane,
                 sent,
                 answer: Ok(reply),
@@ -280,7 +288,7 @@ impl Running {
                 self.rounds.answered(&self.engine, lane, &reply, trip);
                 None
             }
-            Done::Call {
+            TaskOutcome::Call {
                 lane,
                 answer: Err(error),
                 ..
@@ -288,17 +296,16 @@ impl Running {
                 self.rounds.failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
-            Done::Heartbeat(Ok(heartbeat_answered)) => {
-                self.rounds
-                    .heartbeat_answered(&self.engine, &heartbeat_answered, moment);
+            TaskOutcome::Heartbeat(Ok(reply)) => {
+                self.rounds.heartbeat_answered(&self.engine, &reply, moment);
                 None
             }
-            Done::Heartbeat(Err(error)) => {
+            TaskOutcome::Heartbeat(Err(error)) => {
                 self.rounds
                     .heartbeat_failed(&self.engine, moment.now, jitter);
                 Some(error)
             }
-            Done::GivenBack {
+            TaskOutcome::Refund {
                 refund,
                 sent,
                 answer: Ok(store_state),
@@ -310,7 +317,7 @@ impl Running {
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
             }
-            Done::GivenBack {
+            TaskOutcome::Refund {
                 refund,
                 answer: Err(error),
                 ..
@@ -319,11 +326,11 @@ impl Running {
                 self.rounds.not_given_back(&self.engine, key, now, jitter);
                 Some(error)
             }
-            Done::StoreRequest(lane, Ok(())) => {
+            TaskOutcome::StoreRequest(lane, Ok(())) => {
                 self.rounds.reached(&self.engine, lane, moment.now);
                 None
             }
-            Done::StoreRequest(lane, Err(error)) => {
+            TaskOutcome::StoreRequest(lane, Err(error)) => {
                 self.rounds
                     .unanswered(&self.engine, lane, moment.now, jitter);
                 Some(error)
@@ -332,7 +339,7 @@ impl Running {
         self.note(failure.as_ref());
     }
 
-    /// Counts a failure, and says once that the store is gone and once that it is back.
+    /// Counts a failure, and logs once that the store is unreachable and once that it is back.
     fn note(&mut self, failure: Option<&StoreError>) {
         let partitioned = Lane::all().any(|lane| !self.rounds.is_reachable(lane));
         if let Some(error) = failure {
@@ -343,14 +350,14 @@ impl Running {
                 let error = failure.map(ToString::to_string).unwrap_or_default();
                 warn!(
                     error,
-                    "the store cannot be told: rules go by their on_store_error"
+                    "the store is unreachable: every rule follows its on_store_error"
                 );
             }
-            (true, false) => info!("the store can be told again"),
+            (true, false) => info!("the store is reachable again"),
             (false, false) | (true, true) => {}
         }
         self.failing = partitioned;
-        self.know_shards();
+        self.update_shards();
     }
 
     fn receive_news(&mut self, first: News, news: &mut mpsc::Receiver<News>) {
@@ -364,16 +371,16 @@ impl Running {
         }
     }
 
-    fn unsent(&mut self, store_request: StoreRequest) {
+    fn start_request(&mut self, request: StoreRequest) {
         let store = Arc::clone(&self.store);
-        match store_request {
+        match request {
             StoreRequest::Take(take, report) => {
                 if !self.rounds.is_reachable(take.key.lane()) {
                     report(Err(StoreFailure));
                     return;
                 }
                 let lane = take.key.lane();
-                self.under_way.spawn(async move {
+                self.tasks.spawn(async move {
                     let ended = match store.take(&take).await {
                         Ok(taken) => match !report(Ok(taken)) && taken.taken {
                             true => store.give_back(&Refund::from(&take)).await.map(|_| ()),
@@ -384,22 +391,22 @@ impl Running {
                             Err(error)
                         }
                     };
-                    Done::StoreRequest(lane, ended)
+                    TaskOutcome::StoreRequest(lane, ended)
                 });
             }
             StoreRequest::GiveBack(take) => self.give_back(Refund::from(&take)),
             StoreRequest::Read(key, terms, report) => {
-                self.under_way.spawn(async move {
-                    let (store_state, ended) = parted(store.read(key, terms).await);
-                    report(store_state);
-                    Done::StoreRequest(key.lane(), ended)
+                self.tasks.spawn(async move {
+                    let (answer, ended) = split(store.read(key, terms).await);
+                    report(answer);
+                    TaskOutcome::StoreRequest(key.lane(), ended)
                 });
             }
             StoreRequest::Reset(key, report) => {
-                self.under_way.spawn(async move {
-                    let (done, ended) = parted(store.reset(key).await);
-                    report(done);
-                    Done::StoreRequest(key.lane(), ended)
+                self.tasks.spawn(async move {
+                    let (answer, ended) = split(store.reset(key).await);
+                    report(answer);
+                    TaskOutcome::StoreRequest(key.lane(), ended)
                 });
             }
         }
@@ -407,10 +414,10 @@ impl Running {
 
     fn give_back(&mut self, refund: Refund) {
         let (store, clock) = (Arc::clone(&self.store), self.clock);
-        self.under_way.spawn(async move {
+        self.tasks.spawn(async move {
             let sent = clock.moment().now;
             let answer = store.give_back(&refund).await;
-            Done::GivenBack {
+            TaskOutcome::Refund {
                 refund,
                 sent,
                 answer,
@@ -418,8 +425,8 @@ impl Running {
         });
     }
 
-    /// Which shard has which lane may have changed.
-    fn know_shards(&mut self) {
+    /// Passes on which shard owns which lane: that may have changed.
+    fn update_shards(&mut self) {
         let shards = self.store.shards();
         self.rounds
             .set_shards(|lane| self.store.shard_of(lane), shards.len());
@@ -429,17 +436,17 @@ impl Running {
         }
     }
 
-    /// Tells what is pending and leaves the fleet.
+    /// Reports the pending cells and leaves the fleet.
     async fn drain(&mut self) {
         self.rounds.drain(&self.engine, self.clock.moment());
         loop {
             let wait = self.turn();
-            if self.under_way.is_empty() && self.rounds.is_settled() {
+            if self.tasks.is_empty() && self.rounds.is_settled() {
                 return;
             }
             tokio::select! {
-                Some(done) = self.under_way.join_next(), if !self.under_way.is_empty() => {
-                    self.done(ended(done));
+                Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    self.finish(outcome_of(joined));
                 }
                 () = sleep(wait) => {}
             }
@@ -447,20 +454,20 @@ impl Running {
     }
 }
 
-/// What a task came back with. One that panicked takes the rounds with it: a pod that does not know what it has told
-/// must not go on as if it did.
-fn ended(done: Result<Done, JoinError>) -> Option<Done> {
-    match done.map_err(JoinError::try_into_panic) {
-        Ok(done) => Some(done),
+/// The outcome of a task. A task that panicked ends the rounds too: a pod that does not know what it has reported must
+/// not go on.
+fn outcome_of(joined: Result<TaskOutcome, JoinError>) -> Option<TaskOutcome> {
+    match joined.map_err(JoinError::try_into_panic) {
+        Ok(outcome) => Some(outcome),
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        Err(Err(_)) => None, // cancelled, which nobody does
+        Err(Err(_)) => None, // cancelled, which never happens
     }
 }
 
-/// What whoever asked is told, and what the rounds are.
-fn parted<T>(ended: Result<T, StoreError>) -> (Result<T, StoreFailure>, Result<(), StoreError>) {
+/// Splits a result: into what the requester gets, and what the rounds get.
+fn split<T>(ended: Result<T, StoreError>) -> (Result<T, StoreFailure>, Result<(), StoreError>) {
     match ended {
-        Ok(done) => (Ok(done), Ok(())),
+        Ok(answer) => (Ok(answer), Ok(())),
         Err(error) => (Err(StoreFailure), Err(error)),
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong between a pod and the store. The texts of servers are kept, but cut, and never with a secret.
+//! The failures between a pod and the store. The text of a server is kept, but shortened, and never with a secret.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use redis::{RedisError, ServerErrorKind};
 
 use super::stream::TOO_LONG;
 
-/// Bytes of a server's text that are kept.
+/// How many bytes of a server's text are kept.
 const TEXT_BYTES_MAX: usize = 200;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal;)*) => {
-        /// What went wrong.
+        /// The kind of a failure.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ErrorKind { $($(#[$doc])* $kind),* }
 
@@ -19,7 +19,7 @@ macro_rules! kinds {
             /// Every kind.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
 
-            /// Its name, as a metric's label.
+            /// Its name, which is also the label of a metric.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$kind => $name),* }
             }
@@ -28,29 +28,29 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The script is not there, even after it was loaded.
+    /// The server does not have the script, not even after it was loaded.
     NoScript = "noscript";
-    /// It reads its data from disk.
+    /// The server is reading its data from disk.
     Loading = "loading";
-    /// It has no memory left.
+    /// The server has no memory left.
     OutOfMemory = "oom";
-    /// It is a replica.
+    /// The server is a replica.
     ReadOnly = "readonly";
-    /// The lane lives elsewhere, and there too.
+    /// Another server owns the lane, and that one redirected the call again.
     Moved = "moved";
-    /// The lane is moving.
+    /// The lane is being moved to another server.
     Ask = "ask";
-    /// The lane is moving, and split.
+    /// The lane is being moved, and its keys are on both servers.
     TryAgain = "tryagain";
     /// The cluster does not serve this lane.
     ClusterDown = "clusterdown";
-    /// A script of somebody runs for too long.
+    /// Somebody's script runs for too long.
     Busy = "busy";
-    /// It does not know us.
+    /// The server does not accept our credentials.
     NoAuth = "noauth";
-    /// It knows us, and does not let us.
+    /// The server accepts our credentials, but does not permit the command.
     NoPermission = "noperm";
-    /// A value is of another type.
+    /// A value in the store has another type.
     WrongType = "wrongtype";
     /// No answer in time.
     Timeout = "timeout";
@@ -58,14 +58,14 @@ kinds! {
     Connect = "connect";
     /// The connection was lost before the answer.
     Cut = "cut";
-    /// An answer that is none.
+    /// An answer that makes no sense.
     Protocol = "protocol";
     /// Anything else.
     Other = "other";
 }
 
 impl ErrorKind {
-    /// Whether the connection is not to be used again: it is broken, or leads to the wrong server.
+    /// Whether the connection must not be used again: it is broken, or leads to the wrong server.
     pub(super) const fn spoils_connection(self) -> bool {
         matches!(
             self,
@@ -78,7 +78,7 @@ impl ErrorKind {
         )
     }
 
-    /// Whether a cluster may look different from what we think.
+    /// Whether our map of the cluster may be out of date.
     pub(super) const fn doubts_map(self) -> bool {
         matches!(
             self,
@@ -93,7 +93,7 @@ impl ErrorKind {
         )
     }
 
-    /// What the first word of a server's error says.
+    /// The kind that the first word of a server's error means.
     fn of_code(code: &str) -> Self {
         match code {
             "NOSCRIPT" => Self::NoScript,
@@ -116,12 +116,12 @@ impl ErrorKind {
         use redis::ErrorKind as Redis;
         #[expect(
             clippy::wildcard_enum_match_arm,
-            reason = "the library's kinds may grow, and grow with its features"
+            reason = "the library may add kinds, and does with its features"
         )]
         match error.kind() {
             Redis::Server(ServerErrorKind::NoPerm) => Self::NoPermission,
             Redis::AuthenticationFailed => Self::NoAuth,
-            // The library takes an answer that breaks off for one that is wrong.
+            // The library reports an answer that breaks off as one that cannot be parsed.
             Redis::Parse if error.to_string().contains("end of input") => Self::Cut,
             Redis::Parse | Redis::UnexpectedReturnType | Redis::RESP3NotSupported => Self::Protocol,
             Redis::Io if error.is_timeout() => Self::Timeout,
@@ -136,7 +136,7 @@ impl ErrorKind {
     }
 }
 
-/// The code of a server's error, also where it is the error of one command among several.
+/// The code of a server's error, also if it is the error of one command of a pipeline.
 fn server_code(error: &RedisError) -> Option<String> {
     if let Some(code) = error.code() {
         return Some(code.to_owned());
@@ -151,33 +151,33 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// Why the store did not do what it was asked.
+/// Why a call to the store failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("store {server}: {kind}")]
 pub struct StoreError {
     /// What went wrong.
     pub kind: ErrorKind,
-    /// With whom.
+    /// The server that was called.
     server: String,
-    /// Where a cluster says to go instead.
-    pub(super) elsewhere: Option<String>,
+    /// The address of a redirection.
+    pub(super) redirection: Option<String>,
     #[source]
-    source: Option<Words>,
+    source: Option<ErrorText>,
 }
 
-/// What a server or the library said.
+/// The text of a server or of the library.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
-struct Words(String);
+struct ErrorText(String);
 
 impl StoreError {
-    /// Something of ours.
+    /// A failure that we found ourselves.
     pub(super) fn new(kind: ErrorKind, server: &str, words: &str) -> Self {
         Self {
             kind,
             server: server.to_owned(),
-            elsewhere: None,
-            source: Some(Words(bounded(words))),
+            redirection: None,
+            source: Some(ErrorText(bounded(words))),
         }
     }
 
@@ -186,30 +186,31 @@ impl StoreError {
         Self {
             kind: ErrorKind::Timeout,
             server: server.to_owned(),
-            elsewhere: None,
+            redirection: None,
             source: None,
         }
     }
 
-    /// An answer that is none.
+    /// An answer that makes no sense.
     pub(super) fn protocol(words: &str) -> Self {
         Self::new(ErrorKind::Protocol, "", words)
     }
 
-    /// What the library reports. `secret` is kept out of it: old servers repeat what they do not understand.
+    /// A failure that the library reports. A text with `secret` in it is left out: old servers repeat a command that
+    /// they do not understand.
     pub(super) fn redis(server: &str, error: &RedisError, secret: Option<&str>) -> Self {
         let words = bounded(&error.to_string());
-        let tells =
+        let repeats_secret =
             secret.is_some_and(|secret| !secret.is_empty() && error.to_string().contains(secret));
         Self {
             kind: ErrorKind::of_redis(error),
             server: server.to_owned(),
-            elsewhere: error.redirect_node().map(|(address, _)| bounded(address)),
-            source: (!tells).then_some(Words(words)),
+            redirection: error.redirect_node().map(|(address, _)| bounded(address)),
+            source: (!repeats_secret).then_some(ErrorText(words)),
         }
     }
 
-    /// The same, while connecting: what was lost then was never there.
+    /// The same, while connecting: there was no connection yet that could be lost.
     pub(super) fn connecting(mut self) -> Self {
         if self.kind == ErrorKind::Cut {
             self.kind = ErrorKind::Connect;
@@ -217,7 +218,7 @@ impl StoreError {
         self
     }
 
-    /// The same, with this server.
+    /// The same, for this server.
     pub(super) fn with_server(mut self, server: &str) -> Self {
         server.clone_into(&mut self.server);
         self

@@ -1,55 +1,61 @@
-//! Hears what other pods tell through the store, and goes on hearing whatever happens to the servers.
+//! Receives the news that other pods publish through the store, and subscribes again whatever happens to the servers.
 //!
-//! One connection per server that speaks, apart from those of the calls. It is asked now and then whether it still
-//! lives, because a silent connection and a dead one look alike. What is missed costs accuracy until the next round,
-//! so nothing is kept for those who were away, and a crowd of messages is thinned rather than stored.
+//! There is one connection per server, apart from the connection of the calls. It is pinged now and then, because a
+//! silent connection and a dead one look alike. News that is missed costs accuracy until the next round. So nothing is
+//! stored for a pod that was away, and messages beyond the queue are dropped.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{PushInfo, PushKind, Value};
+use redis::{Cmd, PushInfo, PushKind, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-use super::address::Address;
+use super::address::StoreAddress;
 use super::cluster::Cluster;
 use super::codec::{self, Names};
-use super::connect::{Connector, Place, Purpose};
+use super::connect::{Connector, OpenConnection, Purpose, ServerLocation};
 use super::error::{ErrorKind, StoreError};
 use tidegate_core::pure::sync::{Lane, News};
 
-/// Messages that wait to be heard, at most.
+/// The most messages that wait to be read.
 const MESSAGES_MAX: usize = 1024;
-/// How often a silent connection is asked whether it lives.
-const ASK_EVERY: Duration = Duration::from_secs(2);
-/// The pauses between attempts.
+/// How often the connection is pinged.
+const PING_EVERY: Duration = Duration::from_secs(2);
+/// The shortest and the longest pause between two attempts to subscribe.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// How often a cluster that has told nothing yet is asked again.
+/// How often the map of a cluster is read while no server of it is known.
 const MAP_EVERY: Duration = Duration::from_secs(1);
 
-/// A server to listen to, and what for.
+/// A server to subscribe at, and the channels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Source {
-    place: Place,
+struct NewsSource {
+    location: ServerLocation,
     command: &'static str,
     channels: Vec<String>,
 }
 
-/// Listens to the one server there is.
+/// A running subscription.
+struct Subscription {
+    source: NewsSource,
+    task: AbortHandle,
+}
+
+/// Listens to the only server.
 pub(super) async fn to_one(
-    place: &Place,
+    location: &ServerLocation,
     connector: &Arc<Connector>,
     names: &Names,
     mut news_received: impl FnMut(News) + Send,
 ) -> Infallible {
     let (sender, mut receiver) = mpsc::channel(MESSAGES_MAX);
-    let source = Source {
-        place: place.clone(),
+    let source = NewsSource {
+        location: location.clone(),
         command: "SUBSCRIBE",
         channels: vec![names.channel(Lane::new(0))],
     };
@@ -62,7 +68,7 @@ pub(super) async fn to_one(
     }
 }
 
-/// Listens to every server of a cluster that has lanes.
+/// Listens to every server of a cluster that owns lanes.
 pub(super) async fn to_all(
     cluster: &Arc<Cluster>,
     connector: &Arc<Connector>,
@@ -72,10 +78,10 @@ pub(super) async fn to_all(
     let (sender, mut receiver) = mpsc::channel(MESSAGES_MAX);
     let mut map_changed = cluster.watch();
     let mut listening = JoinSet::new();
-    let mut sources: BTreeMap<Address, (Source, AbortHandle)> = BTreeMap::new();
+    let mut running: BTreeMap<StoreAddress, Subscription> = BTreeMap::new();
     loop {
         let wanted = wanted(cluster, names);
-        sources.retain(|address, (source, task)| {
+        running.retain(|address, Subscription { source, task }| {
             let stays = wanted.get(address) == Some(source);
             if !stays {
                 task.abort();
@@ -83,37 +89,38 @@ pub(super) async fn to_all(
             stays
         });
         for (address, source) in wanted {
-            sources.entry(address).or_insert_with(|| {
-                let doubted = Arc::clone(cluster);
+            running.entry(address).or_insert_with(|| {
+                let cluster = Arc::clone(cluster);
                 let follow = follow(
                     source.clone(),
                     Arc::clone(connector),
                     sender.clone(),
-                    move || doubted.refresh_soon(),
+                    move || cluster.refresh_soon(),
                 );
-                (source, listening.spawn(follow))
+                let task = listening.spawn(follow);
+                Subscription { source, task }
             });
         }
-        if sources.is_empty() {
+        if running.is_empty() {
             cluster.refresh_soon();
         }
         loop {
             tokio::select! {
                 Some(message) = receiver.recv() => codec::news(&message).for_each(&mut news_received),
                 _ = map_changed.changed() => break,
-                // Ended tasks are cleared away.
+                // Removes ended tasks from the set.
                 Some(_) = listening.join_next() => {}
-                () = sleep(MAP_EVERY), if sources.is_empty() => break,
+                () = sleep(MAP_EVERY), if running.is_empty() => break,
             }
         }
     }
 }
 
-fn wanted(cluster: &Cluster, names: &Names) -> BTreeMap<Address, Source> {
+fn wanted(cluster: &Cluster, names: &Names) -> BTreeMap<StoreAddress, NewsSource> {
     let lanes = cluster.map().lanes_by_server();
-    let source = |(address, lanes): (Address, Vec<Lane>)| {
-        let source = Source {
-            place: Place::At(address.clone()),
+    let source = |(address, lanes): (StoreAddress, Vec<Lane>)| {
+        let source = NewsSource {
+            location: ServerLocation::Fixed(address.clone()),
             command: "SSUBSCRIBE",
             channels: lanes.into_iter().map(|lane| names.channel(lane)).collect(),
         };
@@ -122,12 +129,12 @@ fn wanted(cluster: &Cluster, names: &Names) -> BTreeMap<Address, Source> {
     lanes.into_iter().map(source).collect()
 }
 
-/// Follows one source for ever. `doubted` is called whenever it was lost.
+/// Subscribes at one server for ever. Calls `lost` each time the subscription ends.
 async fn follow(
-    source: Source,
+    source: NewsSource,
     connector: Arc<Connector>,
     messages: mpsc::Sender<Vec<u8>>,
-    doubted: impl Fn() + Send,
+    lost: impl Fn() + Send,
 ) -> Infallible {
     let mut pause = PAUSE_MIN;
     loop {
@@ -136,22 +143,22 @@ async fn follow(
         if subscribed {
             pause = PAUSE_MIN;
         }
-        connector.trigger_reached(error.kind);
-        // The first loss is worth a line, its repetition is not.
+        connector.report_failure(error.kind);
+        // The first loss is logged as a warning, its repetition is not.
         if pause == PAUSE_MIN {
-            warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "does not hear other pods");
+            warn!(error = %error, cause = std::error::Error::source(&error).map(tracing::field::display), "receives no news from other pods");
         } else {
-            debug!(error = %error, "still does not hear other pods");
+            debug!(error = %error, "still receives no news from other pods");
         }
-        doubted();
+        lost();
         sleep(pause).await;
         pause = pause.saturating_mul(2).min(PAUSE_MAX);
     }
 }
 
-/// Subscribes, and stays until that is lost.
+/// Subscribes, and returns when the subscription ends, with the reason.
 async fn subscription(
-    source: &Source,
+    source: &NewsSource,
     connector: &Arc<Connector>,
     messages: &mpsc::Sender<Vec<u8>>,
     subscribed: &mut bool,
@@ -159,13 +166,13 @@ async fn subscription(
     let (lost, confirmed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (waker, confirm) = (Arc::clone(&lost), Arc::clone(&confirmed));
     let messages = messages.clone();
-    let pushed = Box::new(move |info: PushInfo| {
+    let handler = Box::new(move |info: PushInfo| {
         use PushKind::{
             Disconnection, Message, SMessage, SSubscribe, SUnsubscribe, Subscribe, Unsubscribe,
         };
         if matches!(info.kind, Message | SMessage) {
             if let Some(Value::BulkString(message)) = info.data.into_iter().nth(1) {
-                // A full queue loses news, which is only news.
+                // A full queue drops the message: news is never needed for a correct result.
                 let _ = messages.try_send(message);
             }
         } else if matches!(info.kind, Subscribe | SSubscribe) {
@@ -176,50 +183,54 @@ async fn subscription(
     });
     let opened = timeout(
         connector.timeout,
-        source.place.open(connector, Purpose::News, Some(pushed)),
+        source
+            .location
+            .open(connector, Purpose::News, Some(handler)),
     );
-    let link = match opened.await {
-        Ok(Ok(link)) => link,
+    let open = match opened.await {
+        Ok(Ok(open)) => open,
         Ok(Err(error)) => return error,
         Err(_) => return StoreError::timeout("news"),
     };
-    let server = link.address.to_string();
-    let mut connection = link.connection.handle();
+    let server = open.address.to_string();
     for channel in &source.channels {
         let mut command = redis::cmd(source.command);
         command.arg(channel);
-        let answer = timeout(
-            connector.timeout,
-            command.query_async::<Value>(&mut connection),
-        );
-        match answer.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return connector.error(&link.address, &error),
-            Err(_) => return StoreError::timeout(&server),
+        if let Err(error) = send(connector, &open, &command).await {
+            return error;
         }
-        // An answer that is no confirmation leaves us deaf.
+        // Without a confirmation there would be no news.
         if timeout(connector.timeout, confirmed.notified())
             .await
             .is_err()
         {
-            return StoreError::new(ErrorKind::Protocol, &server, "it did not subscribe");
+            let words = "the server did not confirm the subscription";
+            return StoreError::new(ErrorKind::Protocol, &server, words);
         }
     }
     *subscribed = true;
-    info!(server, "hears other pods");
+    info!(server, "receives news from other pods");
     loop {
-        if timeout(ASK_EVERY, lost.notified()).await.is_ok() {
+        if timeout(PING_EVERY, lost.notified()).await.is_ok() {
             return StoreError::new(ErrorKind::Cut, &server, "the subscription ended");
         }
-        let ping = redis::cmd("PING");
-        let answer = timeout(
-            connector.timeout,
-            ping.query_async::<Value>(&mut connection),
-        );
-        match answer.await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return connector.error(&link.address, &error),
-            Err(_) => return StoreError::timeout(&server),
+        if let Err(error) = send(connector, &open, &redis::cmd("PING")).await {
+            return error;
         }
+    }
+}
+
+/// Sends a command, and waits for its answer within `store.timeout`.
+async fn send(
+    connector: &Connector,
+    open: &OpenConnection,
+    command: &Cmd,
+) -> Result<(), StoreError> {
+    let mut connection = open.connection.handle();
+    let answer = command.query_async::<Value>(&mut connection);
+    match timeout(connector.timeout, answer).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(connector.error(&open.address, &error)),
+        Err(_) => Err(StoreError::timeout(&open.address.to_string())),
     }
 }

@@ -1,9 +1,10 @@
-//! The way to the store: Redis, what it runs for us, and who drives the rounds.
+//! The client of the store (Redis), and the loop that runs the sync rounds.
 //!
-//! [`Store`] is what a pod may ask of the store. Below it: `connect` keeps one connection per server (`dial`
-//! makes it, `stream` bounds what comes on it), `sentinel` and
-//! `cluster` know where the servers are, `listen` hears other pods, `codec` turns values into bytes and back, and
-//! `lua/` is what runs inside Redis. Nothing here decides anything: that is `pure/sync` and `engine`.
+//! [`RedisStore`] is everything that a pod may ask of the store. Below it: `connect` keeps one connection per server
+//! (`dial` opens it, `stream` limits the length of answers), `sentinel` and `cluster` find the servers, `listen`
+//! receives news from other pods, `codec` turns values into bytes and back, and `lua/` runs inside Redis. [`Driver`]
+//! runs the rounds. Nothing here decides anything: `pure/sync` and `engine` do. Why this is not the `redis` crate's
+//! own cluster client: `docs/decisions/0019`.
 
 mod address;
 mod cluster;
@@ -19,6 +20,6 @@ mod store;
 mod stream;
 
 pub use connect::StoreSetupError;
-pub use driver::{Driver, StartError};
+pub use driver::{Driver, DriverSetup, StartError};
 pub use error::{ErrorKind, StoreError};
-pub use store::Store;
+pub use store::RedisStore;

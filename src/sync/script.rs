@@ -1,13 +1,13 @@
-//! The scripts that Redis runs for us. Each begins with what they share.
+//! The Lua scripts that Redis runs. Each text begins with `common.lua`.
 
 use std::sync::LazyLock;
 
-/// A script and the hash that Redis knows it by.
+/// A script, and the hash by which Redis finds it.
 #[derive(Debug)]
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
-    /// How many times `store.timeout` its answer is waited for.
+    /// The longest wait for its answer, in multiples of `store.timeout`.
     pub(super) patience: u32,
 }
 
@@ -32,7 +32,7 @@ macro_rules! scripts {
 
 scripts! {
     APPLY = "lua/apply.lua", 1;
-    // The check has gone its way by then, but what was taken for it can be given back.
+    // By then the check is over, but the cells that were taken for it can be given back.
     TAKE = "lua/take.lua", 3;
     HEARTBEAT = "lua/heartbeat.lua", 1;
     RESET = "lua/reset.lua", 1;

@@ -1,5 +1,7 @@
-//! The fleet's store: what a pod may ask of it. Where the servers are and what becomes of connections is not the
-//! caller's business; that every call ends within `store.timeout` is this file's.
+//! The fleet's store: everything that a pod may ask of it.
+//!
+//! Callers need not know where the servers are or whether a connection is open. This file sees to it that every call
+//! ends within `store.timeout` (a take: within three times that).
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,10 +11,10 @@ use std::time::Duration;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::address::Target;
+use super::address::StoreTarget;
 use super::cluster::Cluster;
-use super::codec::{self, Names, Request};
-use super::connect::{Connector, Node, Place, StoreSetupError};
+use super::codec::{self, Names, ScriptRequest};
+use super::connect::{Connector, ServerLocation, StoreServer, StoreSetupError};
 use super::error::{ErrorKind, StoreError};
 use super::listen;
 use super::script::{self, Script};
@@ -23,32 +25,33 @@ use tidegate_core::pure::sync::{
 };
 use tidegate_core::pure::{Cells, Span};
 
-/// The ports that servers have if the URL does not say.
+/// The ports of servers and of sentinels, where the URL names none.
 const REDIS_PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26_379;
 
-/// The fleet's store. Connects when first asked, and again whenever that is needed.
-pub struct Store {
+/// The client of the fleet's store. It connects at the first call, and again whenever a connection is lost.
+pub struct RedisStore {
     names: Names,
     connector: Arc<Connector>,
     servers: Servers,
 }
 
 enum Servers {
-    One(Arc<Node>),
+    One(Arc<StoreServer>),
     Cluster(Arc<Cluster>),
 }
 
-impl fmt::Debug for Store {
+impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Store")
+        f.debug_struct("RedisStore")
             .field("shards", &self.shards())
             .finish_non_exhaustive()
     }
 }
 
-impl Store {
-    /// The store that `settings` name, for the pod of this incarnation. Reads the files they name; asks nobody.
+impl RedisStore {
+    /// A client for these settings, for the pod with this incarnation. Reads the files that the settings name; sends
+    /// nothing.
     pub fn new(
         settings: &tidegate_config::Store,
         incarnation: u128,
@@ -57,7 +60,8 @@ impl Store {
             Topology::Single | Topology::Cluster => REDIS_PORT,
             Topology::Sentinel { .. } => SENTINEL_PORT,
         };
-        let target = Target::parse(settings.url.expose(), port).ok_or(StoreSetupError::Database)?;
+        let target =
+            StoreTarget::parse(settings.url.expose(), port).ok_or(StoreSetupError::Database)?;
         let connector = Connector::new(
             &target,
             settings.password_file.as_deref(),
@@ -65,13 +69,13 @@ impl Store {
             settings.timeout,
         )?;
         let connector = Arc::new(connector);
-        let mut places = Place::all(target, &settings.topology)?;
+        let mut locations = ServerLocation::all(target, &settings.topology)?;
         let sharded = settings.topology == Topology::Cluster;
         let servers = if sharded {
-            Servers::Cluster(Arc::new(Cluster::new(places, Arc::clone(&connector))))
+            Servers::Cluster(Arc::new(Cluster::new(locations, Arc::clone(&connector))))
         } else {
-            let place = places.pop().ok_or(StoreSetupError::Database)?;
-            Servers::One(Arc::new(Node::new(place, Arc::clone(&connector))))
+            let location = locations.pop().ok_or(StoreSetupError::Database)?;
+            Servers::One(Arc::new(StoreServer::new(location, Arc::clone(&connector))))
         };
         let names = Names::new(&settings.key_prefix, sharded, incarnation);
         Ok(Self {
@@ -81,17 +85,18 @@ impl Store {
         })
     }
 
-    /// Calls `notice` with every failure that no caller hears of: of scripts that had to be loaded, of the subscription.
-    pub fn set_notice(&self, notice: impl Fn(ErrorKind) + Send + Sync + 'static) {
-        self.connector.set_notice(Box::new(notice));
+    /// Calls `observer` with every failure that is returned to no caller: a script that had to be loaded, a subscription
+    /// that ended.
+    pub fn set_failure_observer(&self, observer: impl Fn(ErrorKind) + Send + Sync + 'static) {
+        self.connector.set_failure_observer(Box::new(observer));
     }
 
-    /// How long any call takes at most.
+    /// `store.timeout`.
     pub fn timeout(&self) -> Duration {
         self.connector.timeout
     }
 
-    /// The number of the shard that has `lane`, as far as is known.
+    /// The number of the shard that owns `lane`, as far as is known.
     pub fn shard_of(&self, lane: Lane) -> usize {
         match &self.servers {
             Servers::One(_) => 0,
@@ -99,7 +104,7 @@ impl Store {
         }
     }
 
-    /// A name for every shard, by its number.
+    /// The name of every shard, in the order of their numbers.
     pub fn shards(&self) -> Vec<String> {
         match &self.servers {
             Servers::One(_) => vec!["0".to_owned()],
@@ -107,7 +112,7 @@ impl Store {
         }
     }
 
-    /// Books a batch, once, and says how its keys stand.
+    /// Books a batch, exactly once, and returns the state of its keys.
     pub async fn apply(&self, call: &Call) -> Result<Reply, StoreError> {
         let request = self.names.apply(call);
         self.run(call.lane, &script::APPLY, &request, |value| {
@@ -116,7 +121,7 @@ impl Store {
         .await
     }
 
-    /// How `key` stands. Changes nothing: a call without a sequence number is never applied.
+    /// Returns the state of `key`. Changes nothing: a call without a sequence number is never applied.
     pub async fn read(&self, key: StoreKey, terms: Terms) -> Result<StoreState, StoreError> {
         let nothing = Delta {
             key,
@@ -138,10 +143,10 @@ impl Store {
         };
         let reply = self.apply(&call).await?;
         let store_state = reply.states.first().copied();
-        store_state.ok_or_else(|| StoreError::protocol("the answer tells of no key"))
+        store_state.ok_or_else(|| StoreError::protocol("the answer has no key"))
     }
 
-    /// Gives a sign of life.
+    /// Sends a heartbeat.
     pub async fn heartbeat(&self, heartbeat: &Heartbeat) -> Result<HeartbeatReply, StoreError> {
         let request = self.names.heartbeat(heartbeat);
         self.run(
@@ -153,7 +158,7 @@ impl Store {
         .await
     }
 
-    /// Takes cells if all of them are there.
+    /// Takes cells if all of them are available.
     pub async fn take(&self, take: &Take) -> Result<Taken, StoreError> {
         let request = self.names.take(take);
         let decode = |value: &Value| codec::taken(value, take.terms);
@@ -161,7 +166,7 @@ impl Store {
             .await
     }
 
-    /// Gives cells back that were taken, and says how the key stands since.
+    /// Gives back cells that were taken, and returns the state of the key after that.
     pub async fn give_back(&self, refund: &Refund) -> Result<StoreState, StoreError> {
         let request = self.names.give_back(refund);
         let decode = |value: &Value| codec::taken(value, refund.terms);
@@ -170,14 +175,14 @@ impl Store {
         given_back.map(|taken| taken.state)
     }
 
-    /// Empties `key`, and sees to it that every pod hears of that.
+    /// Empties `key`, and lets every pod know.
     pub async fn reset(&self, key: StoreKey) -> Result<(), StoreError> {
         let mut delete = redis::cmd("DEL");
         delete.arg(self.names.key(&key));
         let deleted = async {
             match &self.servers {
-                Servers::One(node) => node.ask(&delete).await,
-                Servers::Cluster(cluster) => cluster.ask(key.lane(), &delete).await,
+                Servers::One(server) => server.query(&delete).await,
+                Servers::Cluster(cluster) => cluster.query(key.lane(), &delete).await,
             }
         };
         self.within(key.lane(), 1, deleted).await?;
@@ -186,11 +191,17 @@ impl Store {
             .await
     }
 
-    /// Calls `news_received` with everything that pods tell each other, for ever.
+    /// Calls `news_received` with the news that other pods publish, for ever.
     pub async fn listen(&self, news_received: impl FnMut(News) + Send) -> Infallible {
         match &self.servers {
-            Servers::One(node) => {
-                listen::to_one(&node.place, &self.connector, &self.names, news_received).await
+            Servers::One(server) => {
+                listen::to_one(
+                    &server.location,
+                    &self.connector,
+                    &self.names,
+                    news_received,
+                )
+                .await
             }
             Servers::Cluster(cluster) => {
                 listen::to_all(cluster, &self.connector, &self.names, news_received).await
@@ -202,19 +213,21 @@ impl Store {
         &self,
         lane: Lane,
         script: &Script,
-        request: &Request,
+        request: &ScriptRequest,
         decode: impl FnOnce(&Value) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let answered = async {
             match &self.servers {
-                Servers::One(node) => Ok((node.run(script, request).await?, Arc::clone(node))),
+                Servers::One(server) => {
+                    Ok((server.run(script, request).await?, Arc::clone(server)))
+                }
                 Servers::Cluster(cluster) => cluster.run(lane, script, request).await,
             }
         };
-        let (value, node) = self.within(lane, script.patience, answered).await?;
+        let (value, server) = self.within(lane, script.patience, answered).await?;
         decode(&value).map_err(|error| {
-            // Whoever answers like that is not to be asked again.
-            node.disconnect();
+            // The answer makes no sense: the next call opens a new connection.
+            server.disconnect();
             error.with_server(&self.label(lane))
         })
     }

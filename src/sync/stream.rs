@@ -1,8 +1,8 @@
-//! The bytes that a server sends, bounded before anybody collects them.
+//! Limits the length of a server's answers before the library collects them.
 //!
-//! The library gathers a whole answer in memory, whatever length the server announces. [`Bounded`] follows the frames
-//! of the protocol as they come, without keeping any of it, and breaks the connection off at the first one that is
-//! longer than anything a store of ours says.
+//! The `redis` crate gathers a whole answer in memory, whatever length the server announces. [`BoundedStream`] follows
+//! the frames of the protocol as they arrive, keeps nothing of them, and ends the connection with an error at the
+//! first answer that is longer than any of ours.
 
 use std::io;
 use std::pin::Pin;
@@ -10,34 +10,34 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Values of one answer, at most: a cluster that is split into single slots lists about as many.
+/// The most values in one answer. The map of a cluster that is split into single slots has about as many.
 const VALUES_MAX: u64 = 1 << 19;
-/// How the error begins that an answer beyond its bound is met with.
+/// How the error of an answer that is too long begins.
 pub(super) const TOO_LONG: &str = "an answer is longer than";
 
-/// A connection whose every answer is at most so many bytes.
+/// A stream on which every answer has at most `reply_bytes_max` bytes.
 #[derive(Debug)]
-pub(super) struct Bounded<S> {
+pub(super) struct BoundedStream<S> {
     stream: S,
-    frames: Frames,
+    frames: FrameScanner,
 }
 
-impl<S> Bounded<S> {
+impl<S> BoundedStream<S> {
     pub(super) const fn new(stream: S, reply_bytes_max: usize) -> Self {
         Self {
             stream,
-            frames: Frames {
+            frames: FrameScanner {
                 reply_bytes_max,
                 bytes: 0,
                 values: 0,
                 wanted: 0,
-                at: At::Kind,
+                position: FramePosition::Kind,
             },
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for BoundedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
                 let new = buffer.filled().get(before..).unwrap_or_default();
                 let bound = self.frames.reply_bytes_max;
                 let within = self.frames.follow(new);
-                Poll::Ready(within.map_err(|TooLong| {
+                Poll::Ready(within.map_err(|AnswerTooLong| {
                     let words = format!("{TOO_LONG} {bound} bytes");
                     io::Error::new(io::ErrorKind::InvalidData, words)
                 }))
@@ -61,7 +61,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for BoundedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -79,73 +79,74 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// An answer passes its bound.
+/// An answer is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct TooLong;
+struct AnswerTooLong;
 
-/// Where in the stream of frames we are.
+/// Follows the frames of the protocol.
 #[derive(Clone, Debug)]
-struct Frames {
+struct FrameScanner {
     reply_bytes_max: usize,
-    /// Bytes of the present answer, and values of it that were announced.
+    /// Bytes of the current answer so far, and the values that it has announced.
     bytes: usize,
     values: u64,
-    /// Values that are still to come until it is complete.
+    /// Values that are missing until the answer is complete.
     wanted: u64,
-    at: At,
+    position: FramePosition,
 }
 
+/// What the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
-enum At {
-    /// The byte that says what comes.
+enum FramePosition {
+    /// The byte that says which kind of value follows.
     Kind,
-    /// The line after it, and the number in it so far.
+    /// The line after that byte, and the number read from it so far.
     Line {
         kind: u8,
         number: u64,
         is_none: bool,
     },
-    /// So many bytes of a string and the end of its line.
+    /// The rest of a string with its line end: so many bytes.
     Body(usize),
 }
 
-impl Frames {
-    /// Goes on by `bytes`.
-    fn follow(&mut self, mut bytes: &[u8]) -> Result<(), TooLong> {
+impl FrameScanner {
+    /// Reads on over `bytes`.
+    fn follow(&mut self, mut bytes: &[u8]) -> Result<(), AnswerTooLong> {
         while let Some((first, rest)) = bytes.split_first() {
-            let used = match self.at {
-                At::Body(left) => {
+            let used = match self.position {
+                FramePosition::Body(left) => {
                     let used = left.min(bytes.len());
-                    self.at = At::Body(left - used);
+                    self.position = FramePosition::Body(left - used);
                     bytes = bytes.get(used..).unwrap_or_default();
                     used
                 }
-                At::Kind | At::Line { .. } => {
+                FramePosition::Kind | FramePosition::Line { .. } => {
                     bytes = rest;
                     1
                 }
             };
             self.bytes = self.bytes.saturating_add(used);
             if self.bytes > self.reply_bytes_max {
-                return Err(TooLong);
+                return Err(AnswerTooLong);
             }
-            match self.at {
-                At::Kind => {
+            match self.position {
+                FramePosition::Kind => {
                     self.wanted = self.wanted.max(1);
-                    self.at = At::Line {
+                    self.position = FramePosition::Line {
                         kind: *first,
                         number: 0,
                         is_none: false,
                     };
                 }
-                At::Line { kind, .. } if *first == b'\n' => self.line_ended(kind)?,
-                At::Line {
+                FramePosition::Line { kind, .. } if *first == b'\n' => self.line_ended(kind)?,
+                FramePosition::Line {
                     kind,
                     number,
                     is_none,
                 } => {
                     let digit = u64::from(first.wrapping_sub(b'0'));
-                    self.at = At::Line {
+                    self.position = FramePosition::Line {
                         kind,
                         number: match first.is_ascii_digit() {
                             true => number.saturating_mul(10).saturating_add(digit),
@@ -154,40 +155,40 @@ impl Frames {
                         is_none: is_none || *first == b'-',
                     };
                 }
-                At::Body(0) => self.value_ended(),
-                At::Body(_) => {}
+                FramePosition::Body(0) => self.value_ended(),
+                FramePosition::Body(_) => {}
             }
         }
         Ok(())
     }
 
-    fn line_ended(&mut self, kind: u8) -> Result<(), TooLong> {
-        let number = match self.at {
-            At::Line {
+    fn line_ended(&mut self, kind: u8) -> Result<(), AnswerTooLong> {
+        let number = match self.position {
+            FramePosition::Line {
                 number,
                 is_none: false,
                 ..
             } => Some(number),
-            At::Line { .. } | At::Kind | At::Body(_) => None,
+            FramePosition::Line { .. } | FramePosition::Kind | FramePosition::Body(_) => None,
         };
         let parts = match (kind, number) {
             (b'$' | b'!' | b'=', Some(length)) => {
-                let length = usize::try_from(length).map_err(|_| TooLong)?;
+                let length = usize::try_from(length).map_err(|_| AnswerTooLong)?;
                 if length > self.reply_bytes_max {
-                    return Err(TooLong);
+                    return Err(AnswerTooLong);
                 }
-                self.at = At::Body(length.saturating_add(2));
+                self.position = FramePosition::Body(length.saturating_add(2));
                 return Ok(());
             }
             (b'*' | b'~' | b'>', Some(parts)) => parts,
             (b'%', Some(pairs)) => pairs.saturating_mul(2),
-            // What it is an attribute of comes after it.
+            // The value that the attributes belong to follows them.
             (b'|', Some(pairs)) => pairs.saturating_mul(2).saturating_add(1),
             (_, _) => 0,
         };
         self.values = self.values.saturating_add(parts);
         if self.values > VALUES_MAX {
-            return Err(TooLong);
+            return Err(AnswerTooLong);
         }
         self.wanted = self.wanted.saturating_add(parts);
         self.value_ended();
@@ -195,7 +196,7 @@ impl Frames {
     }
 
     fn value_ended(&mut self) {
-        self.at = At::Kind;
+        self.position = FramePosition::Kind;
         self.wanted = self.wanted.saturating_sub(1);
         if self.wanted == 0 {
             (self.bytes, self.values) = (0, 0);
@@ -207,10 +208,10 @@ impl Frames {
 mod tests {
     use super::*;
 
-    /// Whether answers of at most 64 bytes pass, whatever they are cut into.
+    /// Whether these answers pass a limit of 64 bytes, read at once and byte by byte.
     fn passes(bytes: &[u8]) -> bool {
-        let whole = Bounded::new((), 64).frames.follow(bytes);
-        let mut frames = Bounded::new((), 64).frames;
+        let whole = BoundedStream::new((), 64).frames.follow(bytes);
+        let mut frames = BoundedStream::new((), 64).frames;
         let by_one = bytes.chunks(1).try_for_each(|byte| frames.follow(byte));
         assert_eq!(whole, by_one, "{}", bytes.escape_ascii());
         whole.is_ok()
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_too_long_is_refused_at_once() {
+    fn an_answer_that_announces_too_much_is_refused_at_once() {
         assert!(passes(b"$50\r\n"));
         assert!(!passes(b"$65\r\n"));
         assert!(!passes(
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_too_long_is_refused_when_it_does() {
+    fn an_answer_that_grows_too_long_is_refused_when_it_does() {
         assert!(passes(&[b"+", &b"x".repeat(63)[..]].concat()));
         assert!(!passes(&[b"+", &b"x".repeat(64)[..]].concat()));
         assert!(!passes(&[b"*99\r\n", &b":1\r\n".repeat(15)[..]].concat()));

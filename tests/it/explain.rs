@@ -98,7 +98,7 @@ fn explain_names_keys_as_the_daemon_does() {
     std::fs::remove_file(sidecar.folder().path("secret")).unwrap();
     let told = explain();
     assert!(
-        told.starts_with("cannot be told here: read the hash key from secret: "),
+        told.starts_with("unknown here: read the hash key from secret: "),
         "{told}"
     );
 }

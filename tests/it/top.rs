@@ -347,7 +347,7 @@ fn the_command_writes_one_plain_view_into_a_pipe() {
     let ran = top(&["--token-file", "token", "--count", "2"]);
     assert_eq!(ran.stdout.matches("DENIED MOST").count(), 2, "{ran:?}");
     let (words, absent) = (
-        "it wants a token: give --token-file",
+        "the sidecar requires a token: use --token-file",
         &["--token-file", "no"],
     );
     for (more, expected) in [(&[][..], words), (absent, "read no: No such file")] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::sync::{ErrorKind, Store};
+use tidegate::sync::{ErrorKind, RedisStore};
 use tidegate_core::pure::sync::{
     BucketKind, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, StoreKey,
     StoreState, Take, Terms,
@@ -93,7 +93,7 @@ fn values_do_not_outlive_their_use() {
     assert!((3_595_000..=3_600_000).contains(&left("*:seq:*")));
 }
 
-async fn take(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
+async fn take(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
     let take = Take {
         key,
         terms,
@@ -162,7 +162,7 @@ fn a_window_is_taken_from_until_it_is_full() {
     });
 }
 
-async fn charge(store: &Store, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
+async fn charge(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (bool, StoreState) {
     let take = Take {
         key,
         terms,

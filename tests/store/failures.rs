@@ -1,13 +1,14 @@
 //! What becomes of every failure: its kind, and that it comes in time.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, StoreError};
 use tidegate_core::pure::sync::{BucketKind, Lane};
 
 use crate::scripted::{Says, start};
-use crate::server::{Server, free_port, now};
+use crate::server::{Server, field, free_port, now, until};
 use crate::world::{call, delta, key, per_second, run, store, store_at};
 
 /// What a call ends with when the server says this.
@@ -178,7 +179,7 @@ fn a_server_that_comes_back_is_used_again() {
 }
 
 /// Asks until it is answered.
-async fn settled(store: &tidegate::sync::Store) {
+async fn settled(store: &tidegate::sync::RedisStore) {
     for _ in 0..100 {
         if store.apply(&call(Lane::new(3), 9, vec![])).await.is_ok() {
             return;
@@ -196,4 +197,68 @@ fn secrets_are_not_told() {
     assert_eq!(error.kind, ErrorKind::NoAuth);
     let told = format!("{error:?} {error} {store:?}");
     assert!(!told.contains("wrong-secret"), "{told}");
+}
+
+/// Two masters with half of the slots each. Lane 3 is on the first, lane 0 on the second.
+fn two_shards() -> [Server; 2] {
+    // A server that hangs must not fail over: nobody may call the cluster broken meanwhile.
+    let arguments = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "60000",
+    ];
+    let servers = [(); 2].map(|()| Server::start(&arguments));
+    for (server, [first, last]) in servers.iter().zip([["0", "8191"], ["8192", "16383"]]) {
+        server.cli(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
+    }
+    let port = servers[1].port().to_string();
+    servers[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
+    until("cluster_state:ok", Duration::from_secs(20), || {
+        let whole = |server: &Server| {
+            let info = server.cli(&["CLUSTER", "INFO"]);
+            field(&info, "cluster_state") == Some("ok")
+        };
+        servers.iter().all(whole).then_some(())
+    });
+    servers
+}
+
+/// The `redis` crate's own cluster client stops every call while it connects to the server that hangs
+/// (docs/decisions/0019).
+#[test]
+fn a_shard_that_hangs_delays_only_its_own_lanes() {
+    let [healthy, hanging] = two_shards();
+    let lines = [
+        format!("url: {}", healthy.url()),
+        "topology: cluster".to_owned(),
+        "timeout: 1s".to_owned(),
+    ];
+    let store = store(&lines, 1);
+    let ask = async |lane: u8| store.apply(&call(Lane::new(lane), 0, vec![])).await;
+    run(async {
+        ask(3).await.unwrap();
+        ask(0).await.unwrap();
+        assert_ne!(store.shard_of(Lane::new(3)), store.shard_of(Lane::new(0)));
+        hanging.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        hanging.signal("STOP");
+        let failed = AtomicBool::new(false);
+        let failing = async {
+            for _ in 0..3 {
+                assert!(ask(0).await.is_err());
+            }
+            failed.store(true, Ordering::Relaxed);
+        };
+        let answered = async {
+            let mut answered = 0;
+            while !failed.load(Ordering::Relaxed) {
+                ask(3).await.expect("the other shard answers");
+                answered += 1;
+            }
+            answered
+        };
+        let ((), answered) = tokio::join!(failing, answered);
+        assert!(answered > 100, "{answered} in the time of three time-outs");
+        hanging.signal("CONT");
+    });
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use tidegate::sync::codec::{self, Names, Request};
+use tidegate::sync::codec::{self, Names, ScriptRequest};
 use tidegate_core::pure::sync::{
     BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
@@ -163,7 +163,7 @@ impl History {
     }
 
     /// A script's call, which publishes into the history's list; how to publish is the argument of that number.
-    fn command(&self, hash: &str, mut request: Request, publish: usize) -> Cmd {
+    fn command(&self, hash: &str, mut request: ScriptRequest, publish: usize) -> Cmd {
         request.arguments[publish] = b"RPUSH".to_vec();
         request.arguments[publish + 1] = self.list().into_bytes();
         request.arguments.push(self.now.to_string().into_bytes());

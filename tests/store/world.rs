@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use tidegate::sync::Store;
+use tidegate::sync::RedisStore;
 use tidegate_config::check_text;
 use tidegate_core::pure::sync::{
     BucketKind, Call, Delta, Known, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
@@ -10,7 +10,7 @@ use tidegate_core::pure::sync::{
 use tidegate_core::pure::{Cells, Span};
 
 /// A store with these lines below `store:`.
-pub fn store(lines: &[String], incarnation: u128) -> Store {
+pub fn store(lines: &[String], incarnation: u128) -> RedisStore {
     let mut text = "store:\n".to_owned();
     for line in lines {
         text += &format!("  {line}\n");
@@ -18,11 +18,11 @@ pub fn store(lines: &[String], incarnation: u128) -> Store {
     let config = check_text("store.yaml", &text, &|_| None);
     let config = config.unwrap_or_else(|faults| panic!("{text}{faults}"));
     let settings = config.store.expect("a store");
-    Store::new(&settings, incarnation).expect("settings that work")
+    RedisStore::new(&settings, incarnation).expect("settings that work")
 }
 
 /// A store at this URL with time enough for a busy machine.
-pub fn store_at(url: &str, incarnation: u128) -> Store {
+pub fn store_at(url: &str, incarnation: u128) -> RedisStore {
     store(
         &[format!("url: {url}"), "timeout: 5s".to_owned()],
         incarnation,

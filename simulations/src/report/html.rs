@@ -1,11 +1,11 @@
 //! A report as one page that needs nothing else: no scripts, no fonts, no requests.
 
-use super::markdown::{Block, Side, Table, blocks};
+use super::markdown::{Block, MarkdownTable, Side, blocks};
 use super::svg::escape;
 
-/// A part of the page.
+/// A section of the page.
 #[derive(Clone, Debug)]
-pub struct Section {
+pub struct ReportSection {
     pub title: String,
     pub why: String,
     /// Markdown: tables, and paragraphs between them.
@@ -43,7 +43,7 @@ tbody tr:nth-child(even) { background: var(--row); }
 ";
 
 /// The whole page.
-pub fn page(title: &str, sections: &[Section]) -> String {
+pub fn page(title: &str, sections: &[ReportSection]) -> String {
     let title = escape(title);
     let anchors = anchors(sections);
     let mut body = format!("<h1>{title}</h1>\n");
@@ -67,7 +67,7 @@ pub fn page(title: &str, sections: &[Section]) -> String {
     )
 }
 
-impl Section {
+impl ReportSection {
     fn html(&self, anchor: &str) -> String {
         let mut html = format!(
             "<section id=\"{anchor}\">\n<h2>{}</h2>\n",
@@ -96,7 +96,7 @@ impl Section {
     }
 }
 
-fn rows(table: &Table) -> String {
+fn rows(table: &MarkdownTable) -> String {
     let mut html = "<div class=\"wide\"><table>\n<thead>".to_owned();
     html.push_str(&row(table, &table.head, "th"));
     html.push_str("</thead>\n<tbody>\n");
@@ -108,7 +108,7 @@ fn rows(table: &Table) -> String {
     html
 }
 
-fn row(table: &Table, cells: &[String], tag: &str) -> String {
+fn row(table: &MarkdownTable, cells: &[String], tag: &str) -> String {
     let mut html = "<tr>".to_owned();
     for (cell, side) in cells.iter().zip(&table.sides) {
         let class = match (side, cell.as_str()) {
@@ -123,8 +123,8 @@ fn row(table: &Table, cells: &[String], tag: &str) -> String {
     html
 }
 
-/// A name for each section that can stand in an address, none twice.
-fn anchors(sections: &[Section]) -> Vec<String> {
+/// A unique name for each section that is valid in a URL.
+fn anchors(sections: &[ReportSection]) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for (index, section) in sections.iter().enumerate() {
         let signs = section.title.chars().map(|sign| match sign {
@@ -142,11 +142,11 @@ fn anchors(sections: &[Section]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Section, page};
+    use super::{ReportSection, page};
     use crate::report::samples::check_well_formed;
 
-    fn section(title: &str, table: &str) -> Section {
-        Section {
+    fn section(title: &str, table: &str) -> ReportSection {
+        ReportSection {
             title: title.to_owned(),
             why: "Because a < b.\n\nAnd more.".to_owned(),
             table: table.to_owned(),

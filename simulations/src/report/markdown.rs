@@ -1,28 +1,28 @@
-//! Markdown tables: written so that they read well in a terminal too, and read again for the page.
+//! Markdown tables: written so that they are easy to read in a terminal too, and parsed again for the page.
 
-/// To which side of its column a cell goes.
+/// To which side of its column a cell is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Left,
     Right,
 }
 
-/// A table.
+/// A table of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct MarkdownTable {
     pub sides: Vec<Side>,
     pub head: Vec<String>,
     pub rows: Vec<Vec<String>>,
 }
 
-/// A part of a text.
+/// A table or a paragraph of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
-    Table(Table),
+    Table(MarkdownTable),
     Text(String),
 }
 
-impl Table {
+impl MarkdownTable {
     pub fn new(columns: &[(&str, Side)]) -> Self {
         Self {
             sides: columns.iter().map(|(_, side)| *side).collect(),
@@ -101,13 +101,13 @@ pub fn blocks(text: &str) -> Vec<Block> {
         let Some(sides) = sides else {
             continue;
         };
-        lines.next(); // the rule below the head
+        lines.next(); // the line below the head
         let mut rows = Vec::new();
         while let Some(row) = lines.next_if(|line| line.starts_with('|')) {
             rows.push(cells(row));
         }
         let head = cells(line);
-        blocks.push(Block::Table(Table { sides, head, rows }));
+        blocks.push(Block::Table(MarkdownTable { sides, head, rows }));
     }
     end(&mut paragraph, &mut blocks);
     blocks
@@ -120,7 +120,7 @@ fn end(paragraph: &mut Vec<&str>, blocks: &mut Vec<Block>) {
     }
 }
 
-/// The sides that the rule below a head tells; `None` if it is no such rule.
+/// The alignment that the line below the head gives, or `None` if it is not such a line.
 fn sides(line: &str) -> Option<Vec<Side>> {
     let cells = line
         .strip_prefix('|')?
@@ -136,7 +136,7 @@ fn sides(line: &str) -> Option<Vec<Side>> {
     cells.map(side).collect()
 }
 
-/// The cells of a row, as they were before they were escaped.
+/// The cells of a row, unescaped.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = Vec::new();
     let mut cell = String::new();
@@ -153,10 +153,10 @@ fn cells(line: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, Side, Table, blocks};
+    use super::{Block, MarkdownTable, Side, blocks};
 
-    fn table() -> Table {
-        let mut table = Table::new(&[("scenario", Side::Left), ("%", Side::Right)]);
+    fn table() -> MarkdownTable {
+        let mut table = MarkdownTable::new(&[("scenario", Side::Left), ("%", Side::Right)]);
         table
             .rows
             .push(vec!["steady".to_owned(), "1.25".to_owned()]);

@@ -1,4 +1,4 @@
-//! What the tests of reports are made of.
+//! Sample outcomes for the tests of reports.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::policy::Cost;
 use crate::run::{Outcome, Phase};
 use crate::scenario::Scenario;
 
-use super::table::Row;
+use super::table::PolicyRow;
 
 const SCENARIO: &str = "\
 why: A client asks far more than it may, of twenty pods.
@@ -23,7 +23,7 @@ pub fn scenario() -> Scenario {
     Scenario::parse(Path::new("sample.yaml"), SCENARIO).unwrap()
 }
 
-/// An outcome in which so many cells are admitted in each bin, where 100 would be right.
+/// An outcome with so many admitted cells in each bin. The exact limiter admits 100.
 pub fn outcome(seed: u64, admitted: u64) -> Outcome {
     let bin = Bin {
         asked: admitted.max(500),
@@ -61,8 +61,8 @@ pub fn outcome(seed: u64, admitted: u64) -> Outcome {
     }
 }
 
-pub fn row(name: &str, admitted: u64) -> Row {
-    Row {
+pub fn row(name: &str, admitted: u64) -> PolicyRow {
+    PolicyRow {
         name: name.to_owned(),
         outcomes: vec![outcome(1, admitted)],
     }

@@ -1,34 +1,34 @@
-//! Tables of figures, and the lines that say what failed.
+//! Tables of figures, and the lines that report failures.
 //!
-//! Figures are those of the whole run at the scenario's percentile of all seeds, unless a table says otherwise.
+//! A figure is of the whole run, at the scenario's percentile of all seeds, unless a table says otherwise.
 
 use crate::run::{Outcome, Phase};
 use crate::scenario::{Figure, Scenario, Target};
 use crate::verdict::{Held, Verdict, summary};
 
-use super::markdown::{Side, Table};
+use super::markdown::{MarkdownTable, Side};
 
-/// Failures that are shown of one scenario.
+/// The most failures that are shown of one scenario.
 const FAILURES_MAX: usize = 3;
-/// The part of what was asked that the exact limiter may deny where a denial of ours can still be called false. Above
-/// it, the fleet and the exact limiter deny other checks, and as many.
+/// If the exact limiter denies less than this part of the checks, a denial of the fleet can be called false. If it
+/// denies more, the fleet and the exact limiter deny different checks, but as many.
 const EXACT_DENIALS_MAX: f64 = 0.01;
-/// Below the verdicts.
+/// The note below the verdicts.
 const NOTE: &str = "Overshoot in % of the burst. Figures are of the whole run, at the scenario's percentile of its \
                     seeds. Where the exact limiter denies 1 % or more, no denial is called false.";
-/// Where there is nothing to say.
+/// The cell of a figure that has no meaning.
 const NOTHING: &str = "–";
 
 /// The outcomes of one policy.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct PolicyRow {
     pub name: String,
     pub outcomes: Vec<Outcome>,
 }
 
-/// How every scenario went, and below that how each expectation was met.
+/// The figures of every scenario, and below that the result of each expectation.
 pub fn verdicts(verdicts: &[Verdict<'_>]) -> String {
-    let mut table = Table::new(&[
+    let mut table = MarkdownTable::new(&[
         ("scenario", Side::Left),
         ("pods", Side::Right),
         ("overshoot %", Side::Right),
@@ -62,8 +62,8 @@ pub fn verdicts(verdicts: &[Verdict<'_>]) -> String {
     text
 }
 
-fn expectations(verdicts: &[Verdict<'_>]) -> Table {
-    let mut table = Table::new(&[
+fn expectations(verdicts: &[Verdict<'_>]) -> MarkdownTable {
+    let mut table = MarkdownTable::new(&[
         ("scenario", Side::Left),
         ("figure", Side::Left),
         ("from – to", Side::Right),
@@ -103,7 +103,7 @@ fn expectation(scenario: &Scenario, held: &Held) -> Vec<String> {
     ]
 }
 
-/// A line for each failure: what is wrong, and what to type to see it again.
+/// A line for each failure: what is wrong, and the command that repeats it.
 pub fn failures(verdicts: &[Verdict<'_>]) -> String {
     let mut text = String::new();
     for verdict in verdicts {
@@ -121,15 +121,15 @@ pub fn failures(verdicts: &[Verdict<'_>]) -> String {
     text
 }
 
-/// What the policies made of the same checks.
-pub fn comparison(scenario: &Scenario, rows: &[Row]) -> String {
+/// The figures of all policies for the same checks.
+pub fn comparison(scenario: &Scenario, rows: &[PolicyRow]) -> String {
     let rows = rows
         .iter()
         .map(|row| (row.name.clone(), row.outcomes.as_slice()));
     costs(scenario, ("policy", Side::Left), rows)
 }
 
-/// What became of it with each value of `parameter`.
+/// The figures for each value of `parameter`.
 pub fn sweep(scenario: &Scenario, parameter: &str, points: &[(f64, Vec<Outcome>)]) -> String {
     let rows = points
         .iter()
@@ -142,7 +142,7 @@ fn costs<'a>(
     first: (&str, Side),
     rows: impl Iterator<Item = (String, &'a [Outcome])>,
 ) -> String {
-    let mut table = Table::new(&[
+    let mut table = MarkdownTable::new(&[
         first,
         ("overshoot %", Side::Right),
         ("admitted/exact", Side::Right),
@@ -178,7 +178,7 @@ fn costs<'a>(
     format!("{}\n{note}\n", table.markdown())
 }
 
-/// How many checks were denied that the exact limiter allows, where that says something.
+/// How many checks the fleet denied that the exact limiter allows, if that has a meaning.
 fn false_denials(scenario: &Scenario, outcomes: &[Outcome]) -> String {
     let phases = outcomes.iter().filter_map(|outcome| outcome.phases.first());
     let (mut asked, mut denied) = (0, 0);
@@ -202,7 +202,7 @@ fn part(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// Of the whole runs, over all seeds.
+/// The mean of the whole runs of all seeds.
 fn mean(outcomes: &[Outcome], of: impl Fn(&Phase) -> f64) -> f64 {
     let phases = outcomes.iter().filter_map(|outcome| outcome.phases.first());
     phases.map(of).sum::<f64>() / outcomes.len() as f64
@@ -212,7 +212,7 @@ fn judged(holds: bool) -> String {
     if holds { "holds" } else { "FAILS" }.to_owned()
 }
 
-/// A figure with as many decimals as it deserves.
+/// A figure with the number of decimals that it needs.
 fn shown(figure: Figure, value: f64) -> String {
     let decimals = match figure {
         Figure::LostCells => 0,

@@ -1,52 +1,53 @@
-//! Two readings of a sidecar's admin API as lines of text. What clients have sent is in them: nothing of it may reach the
-//! terminal as a command.
+//! Turns two readings of a sidecar's admin API into lines of text.
+//!
+//! The lines contain texts that clients have chosen: none of them may reach the terminal as a command.
 
 use serde_json::Value;
 
 use super::printable;
 
-/// What was read of a sidecar.
+/// The answers of a sidecar's admin API at one time.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub struct AdminReading {
     /// `/admin/v1/status`.
     pub status: Value,
     /// `/admin/v1/top`.
     pub top: Value,
 }
 
-/// How much there is room for.
+/// The room for a view.
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct ViewSize {
     pub columns: usize,
     pub lines: usize,
 }
 
-/// How a line is meant.
+/// How a line is highlighted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     Plain,
     Head,
-    Waker,
+    Alarm,
 }
 
 /// One line of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ViewLine {
     pub text: String,
     pub tone: Tone,
 }
 
-/// Columns of a limit, and of a number.
+/// The width of a limit, and of a number.
 const LIMIT_COLUMNS: usize = 24;
 const NUMBER_COLUMNS: usize = 11;
-/// A name is given at least so many columns.
+/// The smallest width of a name.
 const NAME_COLUMNS_MIN: usize = 16;
 
-/// Faults of a refused reload that are shown.
+/// The most faults of a refused reload that are shown.
 const FAULTS_MAX: usize = 3;
 
-/// How the sidecar is `now`, with rates since `before`.
-pub fn view(now: &Reading, before: &Reading, size: Size) -> Vec<Line> {
+/// The state of the sidecar in `now`, with rates since `before`.
+pub fn view(now: &AdminReading, before: &AdminReading, size: ViewSize) -> Vec<ViewLine> {
     let view = View {
         status: &now.status,
         top: &now.top,
@@ -55,7 +56,7 @@ pub fn view(now: &Reading, before: &Reading, size: Size) -> Vec<Line> {
     };
     let mut lines = view.summary();
     let (rules, keys) = (view.rules(), view.keys());
-    // The keys have up to half of what is left, the rules the rest.
+    // The keys get up to half of the other lines, the rules get the rest.
     let left = size.lines.saturating_sub(lines.len() + 2);
     let keys_room = (left / 2).max(left.saturating_sub(rules.len()));
     let keys_shown = keys.len().min(keys_room);
@@ -67,16 +68,16 @@ pub fn view(now: &Reading, before: &Reading, size: Size) -> Vec<Line> {
     lines
 }
 
-/// Totals to rates: both readings are of one start of the pod, or there are none.
+/// Turns totals into rates. If the pod was restarted between the readings, there are none.
 struct Rates<'a> {
     before: &'a Value,
     seconds: Option<f64>,
 }
 
 impl<'a> Rates<'a> {
-    fn between(now: &Reading, before: &'a Reading) -> Self {
-        let at = |reading: &Reading| seconds(&reading.top["at"]);
-        let start = |reading: &Reading| reading.status["incarnation"].clone();
+    fn between(now: &AdminReading, before: &'a AdminReading) -> Self {
+        let at = |reading: &AdminReading| seconds(&reading.top["at"]);
+        let start = |reading: &AdminReading| reading.status["incarnation"].clone();
         let length = at(now).zip(at(before)).map(|(now, before)| now - before);
         Self {
             before: &before.top,
@@ -97,6 +98,7 @@ impl<'a> Rates<'a> {
     }
 }
 
+/// The parts of a view.
 struct View<'a> {
     status: &'a Value,
     top: &'a Value,
@@ -105,7 +107,7 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    fn summary(&self) -> Vec<Line> {
+    fn summary(&self) -> Vec<ViewLine> {
         let (status, top, before) = (self.status, self.top, self.rates.before);
         let ready = status["ready"] == true;
         let head = format!(
@@ -135,28 +137,28 @@ impl View<'_> {
         );
         let number = |value: &Value| value.as_f64().map_or("-".to_owned(), figure);
         let books = &status["books"];
-        let untold =
+        let unreported =
             books["pending"].as_f64().unwrap_or(0.0) + books["in_flight"].as_f64().unwrap_or(0.0);
         let tables = status["keys"]["tables"].as_object().into_iter().flatten();
         let fullest = tables.filter_map(|(_, held)| held.as_u64()).max();
         let held = format!(
-            "keys {}, fullest table {} of {}  {} cells overshoot  {} to be told  configuration {}",
+            "keys {}, fullest table {} of {}  {} cells overshoot  {} to be reported  configuration {}",
             number(&status["keys"]["held"]),
             fullest.map_or("-".to_owned(), |held| figure(held as f64)),
             number(&status["keys"]["max"]),
             number(&top["overshoot"]),
-            figure(untold),
+            figure(unreported),
             word(&status["configuration"]["version"]),
         );
         let head_tone = if ready && !partitioned {
             Tone::Head
         } else {
-            Tone::Waker
+            Tone::Alarm
         };
         let faults = status["configuration"]["last_reload_faults"].as_array();
         let faults = faults.map_or(&[][..], Vec::as_slice);
-        let told = faults.iter().take(FAULTS_MAX);
-        let told = told.map(|fault| format!("last reload refused: {}", word(fault)));
+        let shown = faults.iter().take(FAULTS_MAX);
+        let shown = shown.map(|fault| format!("last reload refused: {}", word(fault)));
         let more = faults.len().saturating_sub(FAULTS_MAX);
         let more = (more > 0).then(|| format!("and {more} more faults"));
         [
@@ -165,12 +167,12 @@ impl View<'_> {
             (held, Tone::Plain),
         ]
         .into_iter()
-        .chain(told.chain(more).map(|fault| (fault, Tone::Waker)))
+        .chain(shown.chain(more).map(|fault| (fault, Tone::Alarm)))
         .map(|(text, tone)| self.line(text, tone))
         .collect()
     }
 
-    fn rules(&self) -> Vec<Line> {
+    fn rules(&self) -> Vec<ViewLine> {
         let name_columns = self.name_columns(LIMIT_COLUMNS + 3 * NUMBER_COLUMNS);
         let row = |words: [&str; 5]| {
             let [name, limit, allow, deny, left] = words;
@@ -203,8 +205,8 @@ impl View<'_> {
         lines
     }
 
-    /// As many of the rules' lines as there is room for, and how many rules those leave out.
-    fn shortened(&self, mut rules: Vec<Line>, room: usize) -> Vec<Line> {
+    /// As many lines of the rules as there is room for, and how many rules are left out.
+    fn shortened(&self, mut rules: Vec<ViewLine>, room: usize) -> Vec<ViewLine> {
         let unread = self.top["rules_left_out"].as_u64().unwrap_or_default();
         if unread > 0 || rules.len() > room {
             let shown = rules.len().min(room.saturating_sub(1));
@@ -216,7 +218,7 @@ impl View<'_> {
         rules
     }
 
-    fn keys(&self) -> Vec<Line> {
+    fn keys(&self) -> Vec<ViewLine> {
         let names = self.name_columns(2 * NUMBER_COLUMNS);
         let half = names / 2;
         let row = |key: &str, rule: &str, denied: &str| {
@@ -245,7 +247,7 @@ impl View<'_> {
         if keys.is_empty() {
             lines.push(self.line("nobody".to_owned(), Tone::Plain));
         }
-        // Stable: alike ones stay in the order they came in.
+        // The sort is stable: keys with the same number keep their order.
         keys.sort_by_key(|(denied, _)| std::cmp::Reverse(*denied));
         lines.extend(
             keys.into_iter()
@@ -259,13 +261,13 @@ impl View<'_> {
         left.max(NAME_COLUMNS_MIN)
     }
 
-    fn line(&self, text: String, tone: Tone) -> Line {
+    fn line(&self, text: String, tone: Tone) -> ViewLine {
         let text = printable(&text);
         let text = match text.char_indices().nth(self.columns) {
             Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
             None => text.trim_end().to_owned(),
         };
-        Line { text, tone }
+        ViewLine { text, tone }
     }
 }
 
@@ -287,7 +289,7 @@ fn store(status: &Value) -> String {
     format!("store {link}, {answered}{partitioned}, pods {pods}")
 }
 
-/// A key by its entries, or by its name where those are not shown.
+/// The entries of a key, or its name if the entries are not shown.
 fn named(key: &Value) -> String {
     let Some(entries) = key["entries"].as_array() else {
         return word(&key["key"]);
@@ -296,7 +298,7 @@ fn named(key: &Value) -> String {
     entries.iter().map(pair).collect::<Vec<_>>().join(" ")
 }
 
-/// A text of the answer, or what stands for it.
+/// A text of the answer as it is, any other value as JSON.
 fn word(value: &Value) -> String {
     match value.as_str() {
         Some(text) => text.to_owned(),
@@ -320,7 +322,7 @@ fn limit(limit: &Value) -> String {
     format!("{}/{per}{}", figure(requests), burst.unwrap_or_default())
 }
 
-/// Exactly so many columns, cut if need be.
+/// `text` in exactly so many columns, cut if it is longer.
 fn fit(text: &str, columns: usize) -> String {
     match text.chars().count() > columns {
         true => {
@@ -344,7 +346,7 @@ fn length(seconds: f64) -> String {
     }
 }
 
-/// A number for people: a digit behind the point where that says something, thousands apart.
+/// A number as people write it: one decimal if it is small, and commas between thousands.
 fn figure(number: f64) -> String {
     if number < 99.95 && number.fract() != 0.0 {
         return format!("{number:.1}");

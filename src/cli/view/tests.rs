@@ -1,16 +1,16 @@
-//! Readings in, lines out.
+//! The view of sample readings.
 
 use serde_json::json;
 
 use super::*;
 
-const SIZE: Size = Size {
+const SIZE: ViewSize = ViewSize {
     columns: 100,
     lines: 40,
 };
 
-fn reading(at: &str, allowed: u64, denied: u64) -> Reading {
-    Reading {
+fn reading(at: &str, allowed: u64, denied: u64) -> AdminReading {
+    AdminReading {
         status: json!({
             "pod": "a", "version": "1", "ready": true, "pods": 3,
             "store": { "link": "closed", "staleness": "0.3s", "partitioned": false },
@@ -34,7 +34,7 @@ fn reading(at: &str, allowed: u64, denied: u64) -> Reading {
     }
 }
 
-fn texts(lines: &[Line]) -> Vec<&str> {
+fn texts(lines: &[ViewLine]) -> Vec<&str> {
     lines.iter().map(|line| line.text.as_str()).collect()
 }
 
@@ -46,7 +46,7 @@ fn rates_are_of_the_time_between_two_readings() {
         [
             "tidegate a 1  ready  store closed, answered 300 ms ago, pods 3",
             "1,500 checks/s  allow 1,500/s  deny 0.5/s  shadow deny 0/s  p50 40.5 us  p99 2.5 ms",
-            "keys 5, fullest table 4 of 1,000  7 cells overshoot  3 to be told  configuration 4",
+            "keys 5, fullest table 4 of 1,000  7 cells overshoot  3 to be reported  configuration 4",
             "",
             "RULE                                       LIMIT                       ALLOW/S     DENY/S       LEFT",
             "api/client                                 10,000/30 seconds burst…      1,500        0.5          0",
@@ -112,7 +112,7 @@ fn what_needs_someone_is_an_alarm() {
     now.status["store"] = json!({ "link": "open", "staleness": null, "partitioned": true });
     now.status["configuration"]["last_reload_faults"] = json!(["sidecar.yaml:1:1: bad"]);
     let lines = view(&now, &before, SIZE);
-    assert_eq!(lines[0].tone, Tone::Waker);
+    assert_eq!(lines[0].tone, Tone::Alarm);
     assert!(
         lines[0]
             .text
@@ -121,7 +121,7 @@ fn what_needs_someone_is_an_alarm() {
     let fault = "last reload refused: sidecar.yaml:1:1: bad";
     assert_eq!(
         (lines[3].text.as_str(), lines[3].tone),
-        (fault, Tone::Waker)
+        (fault, Tone::Alarm)
     );
 }
 
@@ -132,7 +132,7 @@ fn no_line_is_longer_and_no_view_taller_than_there_is_room_for() {
     now.top["rules"] = json!(vec![rule; 50]);
     now.status["configuration"]["last_reload_faults"] = json!(vec!["bad"; 40]);
     for (columns, lines) in [(20, 5), (40, 10), (80, 24), (200, 50), (1, 1)] {
-        let size = Size { columns, lines };
+        let size = ViewSize { columns, lines };
         let found = view(&now, &now, size);
         assert!(found.len() <= lines, "{size:?}: {}", found.len());
         let longest = found.iter().map(|line| line.text.chars().count()).max();

@@ -1,41 +1,42 @@
-//! Where on an axis a value stands, and which values are written on it.
+//! An axis: the position of a value, and the values that are written on it.
 
-/// How many times its least value the greatest may be where an axis is still linear.
+/// The largest ratio of the greatest to the least value for which an axis is linear.
 const LINEAR_MAX: f64 = 10.0;
-/// Pixels that zero stands below the least of a logarithmic axis.
+/// Pixels between zero and the least value of a logarithmic axis.
 const ZERO: f64 = 34.0;
-/// Decades that are still divided further.
+/// The most decades that are divided further.
 const DIVIDED_MAX: f64 = 2.0;
 
-/// An axis.
+/// Maps values to pixels.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// The first value on it, but for the zero of [`Form::WithZero`], and the last.
+    /// The least value on it, apart from the zero of [`AxisScale::WithZero`], and the greatest.
     ends: (f64, f64),
-    /// Where they stand, in pixels.
+    /// The positions of these two, in pixels.
     pixels: (f64, f64),
-    form: Form,
+    scale: AxisScale,
 }
 
+/// How values are spread along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum AxisScale {
     Linear,
     Logarithmic,
-    /// With a place of its own for zero, which has no logarithm.
+    /// Logarithmic, with an extra position for zero, which has no logarithm.
     WithZero,
 }
 
 impl Axis {
-    /// An axis from 0 to `most`, which is not rounded.
+    /// A linear axis from 0 to `most`, which is not rounded.
     pub const fn until(most: f64, pixels: (f64, f64)) -> Self {
         Self {
             ends: (0.0, most),
             pixels,
-            form: Form::Linear,
+            scale: AxisScale::Linear,
         }
     }
 
-    /// An axis that has room for all `values`: logarithmic if they span more than a decade.
+    /// An axis for all `values`: logarithmic if they span more than a decade.
     pub fn around(values: &[f64], pixels: (f64, f64)) -> Self {
         let most = values.iter().copied().fold(0.0, f64::max);
         let positive = values.iter().copied().filter(|value| *value > 0.0);
@@ -48,55 +49,55 @@ impl Axis {
         Self {
             ends: (below(least * 0.9), above(most * 1.1)),
             pixels,
-            form: if zero {
-                Form::WithZero
+            scale: if zero {
+                AxisScale::WithZero
             } else {
-                Form::Logarithmic
+                AxisScale::Logarithmic
             },
         }
     }
 
-    /// Where `value` stands, in pixels.
+    /// The position of `value`, in pixels.
     pub fn at(&self, value: f64) -> f64 {
         let ((least, most), (from, to)) = (self.ends, self.pixels);
         let along = |part: f64, from: f64| from + part * (to - from);
         let part = || (value / least).log10() / (most / least).log10();
-        match self.form {
-            Form::Linear => along((value - least) / (most - least), from),
-            Form::Logarithmic => along(part(), from),
-            Form::WithZero if value <= 0.0 => from,
-            Form::WithZero => along(part(), self.least()),
+        match self.scale {
+            AxisScale::Linear => along((value - least) / (most - least), from),
+            AxisScale::Logarithmic => along(part(), from),
+            AxisScale::WithZero if value <= 0.0 => from,
+            AxisScale::WithZero => along(part(), self.least()),
         }
     }
 
-    /// Where the least value stands that is not zero.
+    /// The position of the least value that is not zero.
     fn least(&self) -> f64 {
         let (from, to) = self.pixels;
-        match self.form {
-            Form::Linear | Form::Logarithmic => from,
-            Form::WithZero => from + ZERO.copysign(to - from),
+        match self.scale {
+            AxisScale::Linear | AxisScale::Logarithmic => from,
+            AxisScale::WithZero => from + ZERO.copysign(to - from),
         }
     }
 
-    /// Where the axis is broken: between zero and the rest.
+    /// Where the axis is broken, between zero and the other values.
     pub fn gap(&self) -> Option<f64> {
-        match self.form {
-            Form::Linear | Form::Logarithmic => None,
-            Form::WithZero => Some(f64::midpoint(self.pixels.0, self.least())),
+        match self.scale {
+            AxisScale::Linear | AxisScale::Logarithmic => None,
+            AxisScale::WithZero => Some(f64::midpoint(self.pixels.0, self.least())),
         }
     }
 
     pub fn is_logarithmic(&self) -> bool {
-        self.form != Form::Linear
+        self.scale != AxisScale::Linear
     }
 
     /// Round values along the axis, about `count` of them if it is linear.
     pub fn ticks(&self, count: usize) -> Vec<f64> {
         let (least, most) = self.ends;
-        match self.form {
-            Form::Linear => linear(most, count),
-            Form::Logarithmic => logarithmic(least, most),
-            Form::WithZero => std::iter::once(0.0)
+        match self.scale {
+            AxisScale::Linear => linear(most, count),
+            AxisScale::Logarithmic => logarithmic(least, most),
+            AxisScale::WithZero => std::iter::once(0.0)
                 .chain(logarithmic(least, most))
                 .collect(),
         }
@@ -118,17 +119,17 @@ fn logarithmic(least: f64, most: f64) -> Vec<f64> {
         .collect()
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is not below `value`.
+/// The smallest round value (1, 2 or 5 times a power of ten) that is not below `value`.
 pub fn above(value: f64) -> f64 {
     round(value, |candidate| candidate >= value * (1.0 - 1e-9)).0
 }
 
-/// The largest of them that is not above `value`.
+/// The largest round value that is not above `value`.
 fn below(value: f64) -> f64 {
     round(value, |candidate| candidate > value * (1.0 + 1e-9)).1
 }
 
-/// The first round value for which `far` holds, and the one before it.
+/// The first round value for which `far` is true, and the one before it.
 fn round(value: f64, far: impl Fn(f64) -> bool) -> (f64, f64) {
     if !value.is_finite() || value <= 0.0 {
         return (1.0, 1.0);
@@ -144,7 +145,7 @@ fn round(value: f64, far: impl Fn(f64) -> bool) -> (f64, f64) {
     (before, before)
 }
 
-/// A power of ten; one below 1 is exact only as a quotient.
+/// A power of ten. One below 1 is only exact as a quotient.
 fn ten(decade: i32) -> f64 {
     match decade {
         0.. => 10.0_f64.powi(decade),
@@ -152,7 +153,7 @@ fn ten(decade: i32) -> f64 {
     }
 }
 
-/// A value in few letters: `0.05`, `250`, `1.5k`, `20M`.
+/// A value as a short text: `0.05`, `250`, `1.5k`, `20M`.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 999_500.0 => (value / 1e6, "M"),
@@ -163,7 +164,7 @@ pub fn short(value: f64) -> String {
         size if size >= 99.95 || size == 0.0 => 0,
         size if size >= 9.995 => 1,
         size if size >= 0.1 => 2,
-        // Two digits that count.
+        // Two significant digits.
         size => (1.0 - size.log10().floor()) as usize,
     };
     let text = format!("{scaled:.decimals$}");

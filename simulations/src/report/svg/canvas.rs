@@ -1,18 +1,18 @@
-//! The sheet that a plot is drawn on, and its colours.
+//! The canvas of a plot, and its colours.
 //!
-//! Colours are those of Okabe and Ito, which readers with any kind of colour vision can tell apart.
+//! The colours are those of Okabe and Ito, which readers with any kind of colour vision can tell apart.
 
 use std::fmt::Write;
 
-/// Pixels.
+/// The width of every plot, in pixels.
 pub const WIDTH: f64 = 840.0;
-/// Lines that look different; more begin again.
+/// How many lines look different. After that the styles repeat.
 const STYLES: usize = 6;
-/// Of an average letter, in parts of the size of the font.
+/// The width of an average letter, as a part of the font size.
 const LETTER: f64 = 0.53;
 
-/// Where it is not said otherwise it is drawn for a light page. Variables would be shorter, but not every viewer knows
-/// them.
+/// The colours of a light page, which hold unless the reader prefers a dark one. Variables would be shorter, but not
+/// every viewer knows them.
 const STYLE: &str = "\
 .tg text{font:12px -apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#57606a}\
 .tg .title{font-size:15px;font-weight:600;fill:#1f2328}\
@@ -36,7 +36,7 @@ const STYLE_DARK: &str = "\
 .tg .asked{fill:#1a2029}\
 .tg .limit{stroke:#f0f6fc}\
 .tg .halo{stroke:#0d1117}";
-/// Ours, then the others', on a light page and on a dark one.
+/// The colour of tidegate, then those of the others: on a light page and on a dark one.
 const COLOURS: [(&str, &str); STYLES + 1] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#d55e00"),
@@ -48,9 +48,9 @@ const COLOURS: [(&str, &str); STYLES + 1] = [
 ];
 
 /// A point, in pixels from the upper left.
-pub type At = (f64, f64);
+pub type Position = (f64, f64);
 
-/// To which side of its point a text goes.
+/// Which part of a text is at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     Start,
@@ -58,7 +58,7 @@ pub enum Anchor {
     End,
 }
 
-/// What is drawn.
+/// Collects the elements of a plot.
 #[derive(Debug)]
 pub struct Canvas {
     body: String,
@@ -71,7 +71,7 @@ impl Canvas {
         }
     }
 
-    pub fn text(&mut self, (x, y): At, anchor: Anchor, class: &str, text: &str) {
+    pub fn text(&mut self, (x, y): Position, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => " text-anchor=\"middle\"",
@@ -88,35 +88,35 @@ impl Canvas {
     }
 
     /// A text that reads upward.
-    pub fn upright(&mut self, (x, y): At, text: &str) {
+    pub fn upright(&mut self, (x, y): Position, text: &str) {
         let text = escape(text);
         self.push(format_args!(
             "<text transform=\"translate({x:.1} {y:.1}) rotate(-90)\" text-anchor=\"middle\">{text}</text>"
         ));
     }
 
-    pub fn line(&mut self, (x1, y1): At, (x2, y2): At, class: &str) {
+    pub fn line(&mut self, (x1, y1): Position, (x2, y2): Position, class: &str) {
         self.push(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
         ));
     }
 
-    pub fn polyline(&mut self, points: &[At], class: &str) {
+    pub fn polyline(&mut self, points: &[Position], class: &str) {
         let points = joined(points);
         self.push(format_args!(
             "<polyline class=\"{class}\" points=\"{points}\"/>"
         ));
     }
 
-    pub fn polygon(&mut self, points: &[At], class: &str) {
+    pub fn polygon(&mut self, points: &[Position], class: &str) {
         let points = joined(points);
         self.push(format_args!(
             "<polygon class=\"{class}\" points=\"{points}\"/>"
         ));
     }
 
-    /// A mark that is told from others by its form as well as by its colour.
-    pub fn mark(&mut self, (x, y): At, style: usize) {
+    /// Draws a mark. Marks differ in their shape as well as in their colour.
+    pub fn mark(&mut self, (x, y): Position, style: usize) {
         let class = format!("fill{style}");
         let r = if style == 0 { 6.0 } else { 5.0 };
         match style % 4 {
@@ -151,7 +151,7 @@ impl Canvas {
         let _ = writeln!(self.body, "{element}");
     }
 
-    /// The plot, `height` pixels high; `label` is for those who cannot see it.
+    /// The finished plot, `height` pixels high. `label` is for readers who cannot see it.
     pub fn end(self, height: f64, label: &str) -> String {
         let (mut light, mut dark) = (STYLE.to_owned(), STYLE_DARK.to_owned());
         for (style, (on_light, on_dark)) in COLOURS.iter().enumerate() {
@@ -173,7 +173,7 @@ impl Canvas {
     }
 }
 
-fn joined(points: &[At]) -> String {
+fn joined(points: &[Position]) -> String {
     let points: Vec<String> = points
         .iter()
         .map(|(x, y)| format!("{x:.1},{y:.1}"))
@@ -181,7 +181,7 @@ fn joined(points: &[At]) -> String {
     points.join(" ")
 }
 
-/// The look of each of `names`: 0 for tidegate, which is the first that begins with its name.
+/// The style of each of `names`: 0 for the first one that begins with `tidegate`.
 pub fn styles<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
     let (mut ours, mut others) = (false, 0);
     let style = |name: &str| match name.starts_with("tidegate") && !ours {
@@ -197,12 +197,12 @@ pub fn styles<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<usize> {
     names.into_iter().map(style).collect()
 }
 
-/// About how wide a text of this size is: fonts differ, and none is loaded.
+/// The approximate width of a text with this font size: fonts differ, and none is loaded.
 pub fn wide(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * LETTER
 }
 
-/// Text that is read as text.
+/// `text` with every special character escaped.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for sign in text.chars() {
@@ -212,7 +212,7 @@ pub fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // No document may hold these.
+            // XML does not permit control characters.
             sign if sign.is_control() => escaped.push(' '),
             sign => escaped.push(sign),
         }

@@ -1,32 +1,32 @@
-//! How far off, against what it costs the store.
+//! The plot of overshoot against the load of the store.
 
 use super::axis::{Axis, short};
-use super::canvas::{Anchor, At, Canvas, WIDTH, styles, wide};
+use super::canvas::{Anchor, Canvas, Position, WIDTH, styles, wide};
 use super::labels::{Area, place};
 
-/// What a policy, or a value of a parameter, came to.
+/// The result of a policy, or of one value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point {
+pub struct CostPoint {
     pub label: String,
-    /// Points of the same series are joined, in their order.
+    /// Points of the same series are joined by a line, in their order.
     pub series: String,
-    /// Key updates that the store gets, per second.
+    /// Key updates in the store, per second.
     pub cost: f64,
-    /// Percent of the burst.
+    /// In percent of the burst.
     pub overshoot: f64,
 }
 
-/// Pixels.
+/// Margins and the height, in pixels.
 const LEFT: f64 = 66.0;
 const RIGHT: f64 = 24.0;
 const UPPER: f64 = 84.0;
 const LOWER: f64 = 420.0;
 const HEIGHT: f64 = 474.0;
 
-/// Overshoot against cost, a mark for each point; an axis is logarithmic where its values span more than a decade.
-pub fn overshoot_against_cost(title: &str, points: &[Point]) -> String {
-    let finite = |point: &&Point| point.cost.is_finite() && point.overshoot.is_finite();
-    let points: Vec<&Point> = points.iter().filter(finite).collect();
+/// Overshoot against cost, with a mark for each point. An axis is logarithmic if its values span more than a decade.
+pub fn overshoot_against_cost(title: &str, points: &[CostPoint]) -> String {
+    let finite = |point: &&CostPoint| point.cost.is_finite() && point.overshoot.is_finite();
+    let points: Vec<&CostPoint> = points.iter().filter(finite).collect();
     let costs: Vec<f64> = points.iter().map(|point| point.cost).collect();
     let overshoots: Vec<f64> = points.iter().map(|point| point.overshoot).collect();
     let x = Axis::around(&costs, (LEFT + 14.0, WIDTH - RIGHT));
@@ -42,11 +42,11 @@ pub fn overshoot_against_cost(title: &str, points: &[Point]) -> String {
             names.push(&point.series);
         }
     }
-    let mut series: Vec<Series<'_>> = names
+    let mut series: Vec<PointSeries<'_>> = names
         .iter()
         .zip(styles(names.iter().copied()))
         .map(|(name, style)| {
-            let own: Vec<&Point> = points
+            let own: Vec<&CostPoint> = points
                 .iter()
                 .copied()
                 .filter(|point| point.series == *name)
@@ -55,7 +55,7 @@ pub fn overshoot_against_cost(title: &str, points: &[Point]) -> String {
                 .iter()
                 .map(|point| (x.at(point.cost), y.at(point.overshoot)))
                 .collect();
-            Series {
+            PointSeries {
                 name,
                 style,
                 own,
@@ -64,7 +64,7 @@ pub fn overshoot_against_cost(title: &str, points: &[Point]) -> String {
         })
         .collect();
     legend(&mut canvas, &series);
-    // Ours is drawn last, and so lies on top, but gets its labels first.
+    // The series of tidegate is drawn last, on top of the others, but its labels are placed first.
     series.sort_by_key(|one| one.style);
     for one in series.iter().rev() {
         one.draw(&mut canvas);
@@ -76,14 +76,15 @@ pub fn overshoot_against_cost(title: &str, points: &[Point]) -> String {
     )
 }
 
-struct Series<'a> {
+/// The points of one series, and where they are drawn.
+struct PointSeries<'a> {
     name: &'a str,
     style: usize,
-    own: Vec<&'a Point>,
-    at: Vec<At>,
+    own: Vec<&'a CostPoint>,
+    at: Vec<Position>,
 }
 
-impl Series<'_> {
+impl PointSeries<'_> {
     fn draw(&self, canvas: &mut Canvas) {
         let style = self.style;
         let ours = if style == 0 { " ours" } else { "" };
@@ -95,7 +96,7 @@ impl Series<'_> {
         }
     }
 
-    /// Whether its labels say its name already.
+    /// Whether its labels already are its name.
     fn is_named(&self) -> bool {
         self.own.iter().all(|point| point.label == self.name)
     }
@@ -145,7 +146,7 @@ fn axes(canvas: &mut Canvas, x: &Axis, y: &Axis) {
     );
 }
 
-fn legend(canvas: &mut Canvas, series: &[Series<'_>]) {
+fn legend(canvas: &mut Canvas, series: &[PointSeries<'_>]) {
     let (mut x, mut y) = (24.0, 52.0);
     for one in series.iter().filter(|one| !one.is_named()) {
         let width = 12.0 + wide(one.name, 12.0);
@@ -159,7 +160,7 @@ fn legend(canvas: &mut Canvas, series: &[Series<'_>]) {
     }
 }
 
-fn labels(canvas: &mut Canvas, series: &[Series<'_>]) {
+fn labels(canvas: &mut Canvas, series: &[PointSeries<'_>]) {
     let points = series.iter().flat_map(|one| {
         one.own
             .iter()
@@ -167,12 +168,17 @@ fn labels(canvas: &mut Canvas, series: &[Series<'_>]) {
             .map(move |(point, at)| (one, point, at))
     });
     let points: Vec<_> = points.collect();
-    let texts: Vec<(At, &str)> = points
+    let texts: Vec<(Position, &str)> = points
         .iter()
         .map(|(_, point, at)| (**at, point.label.as_str()))
         .collect();
-    let lines: Vec<Vec<At>> = series.iter().map(|one| one.at.clone()).collect();
-    let bounds = Area(LEFT + 4.0, UPPER - 10.0, WIDTH - 6.0, LOWER - 2.0);
+    let lines: Vec<Vec<Position>> = series.iter().map(|one| one.at.clone()).collect();
+    let bounds = Area {
+        left: LEFT + 4.0,
+        upper: UPPER - 10.0,
+        right: WIDTH - 6.0,
+        lower: LOWER - 2.0,
+    };
     for ((one, point, at), placed) in points.iter().zip(place(&texts, &lines, bounds)) {
         if let Some(near) = placed.lead {
             canvas.line(**at, near, "lead");
@@ -189,11 +195,11 @@ fn labels(canvas: &mut Canvas, series: &[Series<'_>]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Point, overshoot_against_cost};
+    use super::{CostPoint, overshoot_against_cost};
     use crate::report::samples::check_well_formed;
 
-    fn point(series: &str, label: &str, cost: f64, overshoot: f64) -> Point {
-        Point {
+    fn point(series: &str, label: &str, cost: f64, overshoot: f64) -> CostPoint {
+        CostPoint {
             label: label.to_owned(),
             series: series.to_owned(),
             cost,
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_drawn_is_left_out() {
+    fn points_that_cannot_be_drawn_are_left_out() {
         for points in [
             vec![],
             vec![point("a", "a", f64::NAN, 1.0)],

@@ -1,55 +1,74 @@
 //! Labels beside points, placed so that they do not overlap.
 
-use super::canvas::{Anchor, At, wide};
+use super::canvas::{Anchor, Position, wide};
 
-/// Pixels.
+/// The font size and the height of a label, in pixels.
 const SIZE: f64 = 12.0;
 const HEIGHT: f64 = 14.0;
-/// Half of a mark, and some air.
+/// Half of the width of a mark, and some space.
 const MARK: f64 = 8.0;
-/// How far from its point a label may stand, nearest first. From the second on, a line leads to it.
+/// The distances between a point and its label, nearest first. From the second on, a line leads to the label.
 const DISTANCES: [f64; 5] = [10.0, 24.0, 40.0, 58.0, 80.0];
 
-/// A rectangle: left, upper, right, lower.
+/// A rectangle, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Area(pub f64, pub f64, pub f64, pub f64);
+pub struct Area {
+    pub left: f64,
+    pub upper: f64,
+    pub right: f64,
+    pub lower: f64,
+}
 
 impl Area {
-    pub const fn around((x, y): At) -> Self {
-        Self(x - MARK, y - MARK, x + MARK, y + MARK)
+    /// The square around a position, with its sides `reach` away.
+    pub const fn around((x, y): Position, reach: f64) -> Self {
+        Self {
+            left: x - reach,
+            upper: y - reach,
+            right: x + reach,
+            lower: y + reach,
+        }
     }
 
-    /// Square pixels of both.
+    /// The square pixels that both have.
     pub fn overlap(&self, other: &Self) -> f64 {
-        let wide = self.2.min(other.2) - self.0.max(other.0);
-        let high = self.3.min(other.3) - self.1.max(other.1);
+        let wide = self.right.min(other.right) - self.left.max(other.left);
+        let high = self.lower.min(other.lower) - self.upper.max(other.upper);
         wide.max(0.0) * high.max(0.0)
     }
 
-    /// Square pixels of it that are outside of `other`.
+    /// The square pixels that are outside of `other`.
     fn outside(&self, other: &Self) -> f64 {
-        (self.2 - self.0) * (self.3 - self.1) - self.overlap(other)
+        (self.right - self.left) * (self.lower - self.upper) - self.overlap(other)
     }
 }
 
-/// Where a label stands.
+/// Where a label is drawn.
 #[derive(Clone, Copy, Debug)]
-pub struct Placed {
-    pub at: At,
+pub struct LabelPosition {
+    pub at: Position,
     pub anchor: Anchor,
     pub area: Area,
-    /// The near end of a line from the point to it, if it stands far away.
-    pub lead: Option<At>,
+    /// Where the line from the point to the label ends, if the label is far away.
+    pub lead: Option<Position>,
 }
 
-/// Places for `labels`, in their order, within `bounds`: clear of all points, of `lines`, and of each other.
-pub fn place(labels: &[(At, &str)], lines: &[Vec<At>], bounds: Area) -> Vec<Placed> {
-    let mut taken: Vec<Area> = labels.iter().map(|(at, _)| Area::around(*at)).collect();
+/// Finds positions for `labels`, in their order, within `bounds`, that cover no point, none of `lines` and no other
+/// label.
+pub fn place(
+    labels: &[(Position, &str)],
+    lines: &[Vec<Position>],
+    bounds: Area,
+) -> Vec<LabelPosition> {
+    let mut taken: Vec<Area> = labels
+        .iter()
+        .map(|(at, _)| Area::around(*at, MARK))
+        .collect();
     taken.extend(lines.iter().flat_map(|line| along(line)));
     let mut written: Vec<Area> = Vec::new();
     let mut all = Vec::new();
     for (at, text) in labels {
-        let mut best: Option<(f64, Placed)> = None;
+        let mut best: Option<(f64, LabelPosition)> = None;
         for (rank, placed) in candidates(*at, wide(text, SIZE)).enumerate() {
             let lead = placed.lead.map_or(Vec::new(), |near| along(&[*at, near]));
             let crossed: f64 = lead.iter().map(|area| covered(area, &written)).sum();
@@ -74,8 +93,8 @@ fn covered(area: &Area, others: &[Area]) -> f64 {
     others.iter().map(|other| other.overlap(area)).sum()
 }
 
-/// Small areas along a line.
-fn along(line: &[At]) -> Vec<Area> {
+/// Small squares along a line.
+fn along(line: &[Position]) -> Vec<Area> {
     let mut areas = Vec::new();
     for pair in line.windows(2) {
         let [(x1, y1), (x2, y2)] = pair else {
@@ -85,14 +104,14 @@ fn along(line: &[At]) -> Vec<Area> {
         for step in 0..=steps as usize {
             let part = step as f64 / steps.max(1.0);
             let (x, y) = (x1 + (x2 - x1) * part, y1 + (y2 - y1) * part);
-            areas.push(Area(x - 2.0, y - 2.0, x + 2.0, y + 2.0));
+            areas.push(Area::around((x, y), 2.0));
         }
     }
     areas
 }
 
-/// Places around a point, the nearest first.
-fn candidates((x, y): At, width: f64) -> impl Iterator<Item = Placed> {
+/// The positions to try around a point, the nearest first.
+fn candidates((x, y): Position, width: f64) -> impl Iterator<Item = LabelPosition> {
     const AROUND: [(f64, f64); 8] = [
         (1.0, 0.0),
         (0.0, -1.0),
@@ -111,15 +130,15 @@ fn candidates((x, y): At, width: f64) -> impl Iterator<Item = Placed> {
                 right if right > 0.0 => (Anchor::Start, near.0),
                 _ => (Anchor::End, near.0 - width),
             };
-            // Below its point a label hangs, above it it stands, beside it it is in the middle.
+            // A label below its point begins there, one above ends there, one beside it is centred.
             let middle = near.1 + down * 5.0;
-            let area = Area(
+            let area = Area {
                 left,
-                middle - HEIGHT / 2.0,
-                left + width,
-                middle + HEIGHT / 2.0,
-            );
-            Placed {
+                upper: middle - HEIGHT / 2.0,
+                right: left + width,
+                lower: middle + HEIGHT / 2.0,
+            };
+            LabelPosition {
                 at: (near.0, middle + 4.0),
                 anchor,
                 area,
@@ -131,12 +150,17 @@ fn candidates((x, y): At, width: f64) -> impl Iterator<Item = Placed> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Area, At, place};
+    use super::{Area, Position, place};
 
-    const BOUNDS: Area = Area(0.0, 0.0, 800.0, 400.0);
+    const BOUNDS: Area = Area {
+        left: 0.0,
+        upper: 0.0,
+        right: 800.0,
+        lower: 400.0,
+    };
 
     /// No label lies on another one or leaves the plot.
-    fn check(labels: &[(At, &str)]) {
+    fn check(labels: &[(Position, &str)]) {
         let placed = place(labels, &[], BOUNDS);
         assert_eq!(placed.len(), labels.len());
         for (index, one) in placed.iter().enumerate() {
@@ -162,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_label_stands_right_of_its_point() {
+    fn a_lone_label_is_right_of_its_point() {
         let placed = place(&[((400.0, 200.0), "alone")], &[], BOUNDS);
         assert!(
             placed
@@ -175,6 +199,9 @@ mod tests {
     fn a_label_keeps_off_lines() {
         let line = vec![(400.0, 200.0), (700.0, 200.0)];
         let placed = place(&[((400.0, 200.0), "a label")], &[line], BOUNDS);
-        assert!(placed.iter().all(|one| one.area.3 < 200.0), "{placed:?}");
+        assert!(
+            placed.iter().all(|one| one.area.lower < 200.0),
+            "{placed:?}"
+        );
     }
 }

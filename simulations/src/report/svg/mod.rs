@@ -1,6 +1,7 @@
-//! Plots as SVG, written by hand: small, without scripts, and without anything to load.
+//! Plots as SVG, written by hand: small, without scripts, and without anything to load. Why by hand:
+//! `docs/decisions/0020`.
 //!
-//! Each stands on a panel of its own, light or dark as the reader prefers, and so can go into a README or the page.
+//! Each plot has its own background, light or dark as the reader prefers, so that it fits into a README and into the page.
 
 mod axis;
 mod canvas;
@@ -10,5 +11,5 @@ mod panels;
 mod rates;
 
 pub use canvas::escape;
-pub use costs::{Point, overshoot_against_cost};
+pub use costs::{CostPoint, overshoot_against_cost};
 pub use rates::admitted_over_time;

@@ -1,9 +1,10 @@
 //! Small plots of rates over time, side by side and with the same axes.
 
 use super::axis::{Axis, short};
-use super::canvas::{Anchor, At, Canvas, WIDTH};
+use super::canvas::{Anchor, Canvas, Position, WIDTH};
+use super::labels::Area;
 
-/// Pixels.
+/// Margins, in pixels.
 const LEFT: f64 = 52.0;
 pub const RIGHT: f64 = 22.0;
 const BETWEEN: f64 = 32.0;
@@ -11,16 +12,16 @@ const BETWEEN: f64 = 32.0;
 const HEAD: f64 = 54.0;
 const FOOT: f64 = 30.0;
 
-/// What is drawn of one policy, in cells per second.
-pub struct Line<'a> {
+/// The rates of one policy over time, in cells per second.
+pub struct RateCurve<'a> {
     pub name: &'a str,
-    /// Of what was admitted to what the exact limiter admits.
+    /// The cells that were admitted, as a part of those that the exact limiter admits.
     pub ratio: f64,
     pub asked: Vec<f64>,
     pub admitted: Vec<f64>,
 }
 
-/// How many plots stand side by side.
+/// How many plots are side by side.
 pub const fn columns(panels: usize) -> usize {
     match panels {
         0 | 1 => 1,
@@ -29,20 +30,30 @@ pub const fn columns(panels: usize) -> usize {
     }
 }
 
-/// Where the panels stand, and their axes.
-pub struct Grid {
-    panels: usize,
-    columns: usize,
-    width: f64,
-    height: f64,
-    /// Cells per second: the highest that is drawn, and the limit.
-    top: f64,
-    limit: f64,
-    seconds: f64,
+/// What all panels show: the same rates, the same time.
+#[derive(Clone, Copy, Debug)]
+pub struct PanelScale {
+    /// The highest rate that is drawn, in cells per second.
+    pub top: f64,
+    /// The limit, in cells per second.
+    pub limit: f64,
+    /// The length of the run.
+    pub seconds: f64,
 }
 
-impl Grid {
-    pub fn of(panels: usize, (top, limit): (f64, f64), seconds: f64) -> Self {
+/// Where the panels are, and their axes.
+pub struct PanelGrid {
+    panels: usize,
+    columns: usize,
+    /// Where the first panel begins.
+    y: f64,
+    width: f64,
+    height: f64,
+    scale: PanelScale,
+}
+
+impl PanelGrid {
+    pub fn new(panels: usize, y: f64, scale: PanelScale) -> Self {
         let columns = columns(panels);
         let height = match columns {
             1 => 240.0,
@@ -54,50 +65,53 @@ impl Grid {
         Self {
             panels,
             columns,
+            y,
             width,
             height,
-            top,
-            limit,
-            seconds,
+            scale,
         }
     }
 
-    /// Of all panels.
+    /// The height of all panels together.
     pub fn height(&self) -> f64 {
         self.panels.div_ceil(self.columns) as f64 * (HEAD + self.height + FOOT)
     }
 
-    /// Draws the panel of that number; the first begins at `y`.
-    pub fn panel(
-        &self,
-        canvas: &mut Canvas,
-        (number, y): (usize, f64),
-        line: &Line<'_>,
-        style: usize,
-    ) {
+    /// Draws the panel with this number.
+    pub fn panel(&self, canvas: &mut Canvas, number: usize, curve: &RateCurve<'_>, style: usize) {
+        let PanelScale {
+            top,
+            limit,
+            seconds,
+        } = self.scale;
         let (row, column) = (number / self.columns, number % self.columns);
         let left = LEFT + column as f64 * (self.width + BETWEEN);
-        let upper = y + row as f64 * (HEAD + self.height + FOOT) + HEAD;
+        let upper = self.y + row as f64 * (HEAD + self.height + FOOT) + HEAD;
         let panel = Panel {
-            x: Axis::until(self.seconds, (left, left + self.width)),
-            y: Axis::until(self.top, (upper + self.height, upper)),
-            corners: (left, upper, left + self.width, upper + self.height),
+            x: Axis::until(seconds, (left, left + self.width)),
+            y: Axis::until(top, (upper + self.height, upper)),
+            area: Area {
+                left,
+                upper,
+                right: left + self.width,
+                lower: upper + self.height,
+            },
         };
-        // Whose way it is has its place below: together they are wider than a panel.
-        let (way, whose) = match line.name.split_once(" (") {
-            Some((way, whose)) => (way, format!("{}: ", whose.trim_end_matches(')'))),
-            None => (line.name, String::new()),
+        // The product that works this way is named on the next line: together they are wider than a panel.
+        let (policy, product) = match curve.name.split_once(" (") {
+            Some((policy, product)) => (policy, format!("{}: ", product.trim_end_matches(')'))),
+            None => (curve.name, String::new()),
         };
-        canvas.text((left, upper - 34.0), Anchor::Start, "name", way);
-        let ratio = format!("{whose}admitted/exact {:.3}", line.ratio);
+        canvas.text((left, upper - 34.0), Anchor::Start, "name", policy);
+        let ratio = format!("{product}admitted/exact {:.3}", curve.ratio);
         canvas.text((left, upper - 18.0), Anchor::Start, "small", &ratio);
-        panel.area(canvas, &line.asked, self.top);
-        panel.grid(canvas, column == 0, self.seconds);
-        if self.limit > 0.0 {
-            let y = panel.y.at(self.limit);
+        panel.area(canvas, &curve.asked, top);
+        panel.grid(canvas, column == 0, seconds);
+        if limit > 0.0 {
+            let y = panel.y.at(limit);
             canvas.line((left, y), (left + self.width, y), "limit");
         }
-        panel.line(canvas, &line.admitted, self.top, style);
+        panel.line(canvas, &curve.admitted, top, style);
     }
 }
 
@@ -105,13 +119,12 @@ impl Grid {
 struct Panel {
     x: Axis,
     y: Axis,
-    /// Left, upper, right, lower.
-    corners: (f64, f64, f64, f64),
+    area: Area,
 }
 
 impl Panel {
-    fn points(&self, values: &[f64], top: f64) -> Vec<At> {
-        let (left, _, right, _) = self.corners;
+    fn points(&self, values: &[f64], top: f64) -> Vec<Position> {
+        let Area { left, right, .. } = self.area;
         let step = (right - left) / values.len().max(1) as f64;
         let points = values.iter().enumerate();
         points
@@ -125,7 +138,9 @@ impl Panel {
     }
 
     fn area(&self, canvas: &mut Canvas, values: &[f64], top: f64) {
-        let (left, _, right, lower) = self.corners;
+        let Area {
+            left, right, lower, ..
+        } = self.area;
         let points = self.points(values, top);
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return;
@@ -137,7 +152,9 @@ impl Panel {
     }
 
     fn grid(&self, canvas: &mut Canvas, labelled: bool, seconds: f64) {
-        let (left, _, right, lower) = self.corners;
+        let Area {
+            left, right, lower, ..
+        } = self.area;
         let ticks = self.y.ticks(4);
         for (index, tick) in ticks.iter().enumerate() {
             let y = self.y.at(*tick);
@@ -177,7 +194,7 @@ impl Panel {
         let (x, y) = points.get(index).copied().unwrap_or_default();
         let triangle = [(x - 4.0, y - 4.0), (x + 4.0, y - 4.0), (x, y - 10.0)];
         canvas.polygon(&triangle, &format!("fill{style}"));
-        let (left, _, right, _) = self.corners;
+        let Area { left, right, .. } = self.area;
         let (side, anchor) = match x <= f64::midpoint(left, right) {
             true => (8.0, Anchor::Start),
             false => (-8.0, Anchor::End),
@@ -187,7 +204,7 @@ impl Panel {
     }
 }
 
-/// The peak, if it is above `top`, and the middle of the points around it that are.
+/// The peak, if it is above `top`, and the middle of the points around it that are above `top` too.
 fn clipped(values: &[f64], top: f64) -> Option<(usize, f64)> {
     let (at, peak) = values
         .iter()
@@ -201,7 +218,7 @@ fn clipped(values: &[f64], top: f64) -> Option<(usize, f64)> {
     (peak > top).then_some((usize::midpoint(at - before, at + after.max(1) - 1), peak))
 }
 
-/// In what a time of so many seconds is best told, and its length.
+/// The unit for a time of so many seconds, and its length in seconds.
 fn time_unit(seconds: f64) -> (&'static str, f64) {
     match seconds {
         seconds if seconds < 1.0 => (" ms", 1e-3),
@@ -211,7 +228,7 @@ fn time_unit(seconds: f64) -> (&'static str, f64) {
     }
 }
 
-/// A length of time, in few letters.
+/// A length of time as a short text.
 pub fn span(seconds: f64) -> String {
     let (unit, length) = time_unit(seconds);
     format!("{}{unit}", short(seconds / length))

@@ -1,34 +1,40 @@
-//! What was admitted over time, against the limit.
+//! The plot of admitted rates over time, against the limit.
 //!
-//! A small plot for each policy, all with the same axes: one that admits fifteen times the limit does not press the
-//! others flat, because rates are cut off at [`CLIP`] times the limit and the peak is written instead.
+//! It has a small panel for each policy, all with the same axes. Rates are cut off at [`CLIP`] times the limit, and the
+//! peak is written instead: so a policy that admits fifteen times the limit does not flatten the others.
 
 use crate::judge::{BINS, Bin};
-use crate::report::table::Row;
+use crate::report::table::PolicyRow;
 use crate::scenario::Scenario;
 
 use super::axis::short;
 use super::canvas::{Anchor, Canvas, WIDTH, styles, wide};
-use super::panels::{Grid, Line, RIGHT, columns, span};
+use super::panels::{PanelGrid, PanelScale, RIGHT, RateCurve, columns, span};
 
-/// Rates are shown up to so many times the limit.
+/// Rates are drawn up to this multiple of the limit.
 const CLIP: f64 = 6.0;
-/// Cells of the limit that fall into one point of a line, at least: with fewer, whole cells look like noise.
+/// The fewest cells of the limit in one point of a curve. With fewer, whole cells look like noise.
 const CELLS_MIN: f64 = 25.0;
-/// Bins that may be drawn as one point.
+/// The numbers of bins that may be drawn as one point.
 const GROUPS: [usize; 5] = [2, 4, 5, 10, GROUP_MAX];
 const GROUP_MAX: usize = 20;
 
 /// Pixels from a line of text to the next.
 const LINE: f64 = 17.0;
 
-/// The admitted rate of the first seed of each row over time; `limit_per_second` is the whole fleet's.
-pub fn admitted_over_time(scenario: &Scenario, rows: &[Row], limit_per_second: f64) -> String {
+/// The admitted rate of the first seed of each row over time. `limit_per_second` is the limit of the whole fleet.
+pub fn admitted_over_time(
+    scenario: &Scenario,
+    rows: &[PolicyRow],
+    limit_per_second: f64,
+) -> String {
     let group = group(scenario, rows.len(), limit_per_second);
-    let lines = rows.iter().filter_map(|row| Line::of(scenario, row, group));
-    let lines: Vec<Line<'_>> = lines.collect();
-    let asked = peak(lines.iter().map(|line| &line.asked));
-    let admitted = peak(lines.iter().map(|line| &line.admitted));
+    let curves = rows
+        .iter()
+        .filter_map(|row| RateCurve::of(scenario, row, group));
+    let curves: Vec<RateCurve<'_>> = curves.collect();
+    let asked = peak(curves.iter().map(|curve| &curve.asked));
+    let admitted = peak(curves.iter().map(|curve| &curve.admitted));
     let highest = admitted.max(asked).max(limit_per_second) * 1.05;
     let top = match limit_per_second > 0.0 {
         true => highest.min(limit_per_second * CLIP),
@@ -47,10 +53,15 @@ pub fn admitted_over_time(scenario: &Scenario, rows: &[Row], limit_per_second: f
     let mut y = heading(&mut canvas, scenario, &facts);
     legend(&mut canvas, y, asked, limit_per_second);
     y += 8.0;
-    let grid = Grid::of(lines.len(), (top, limit_per_second), seconds(scenario));
-    let looks = styles(lines.iter().map(|line| line.name));
-    for (number, (line, style)) in lines.iter().zip(looks).enumerate() {
-        grid.panel(&mut canvas, (number, y), line, style);
+    let scale = PanelScale {
+        top,
+        limit: limit_per_second,
+        seconds: seconds(scenario),
+    };
+    let grid = PanelGrid::new(curves.len(), y, scale);
+    let styles = styles(curves.iter().map(|curve| curve.name));
+    for (number, (curve, style)) in curves.iter().zip(styles).enumerate() {
+        grid.panel(&mut canvas, number, curve, style);
     }
     let label = format!(
         "{}: cells admitted per second over time, by policy",
@@ -63,7 +74,7 @@ fn seconds(scenario: &Scenario) -> f64 {
     scenario.lasts as f64 / 1e9
 }
 
-/// Bins that are drawn as one point: what a panel has room for, and not too few cells.
+/// How many bins are drawn as one point: as many as fit a panel, and not too few cells.
 fn group(scenario: &Scenario, panels: usize, limit: f64) -> usize {
     let least = match columns(panels) {
         1 => 2,
@@ -75,8 +86,8 @@ fn group(scenario: &Scenario, panels: usize, limit: f64) -> usize {
     GROUPS.into_iter().find(enough).unwrap_or(GROUP_MAX)
 }
 
-impl<'a> Line<'a> {
-    fn of(scenario: &Scenario, row: &'a Row, group: usize) -> Option<Self> {
+impl<'a> RateCurve<'a> {
+    fn of(scenario: &Scenario, row: &'a PolicyRow, group: usize) -> Option<Self> {
         let outcome = row.outcomes.first()?;
         let tally = outcome.phases.first()?.tally;
         let bin = seconds(scenario) / outcome.bins.len().max(1) as f64;
@@ -95,11 +106,11 @@ impl<'a> Line<'a> {
     }
 }
 
-fn peak<'a>(lines: impl Iterator<Item = &'a Vec<f64>>) -> f64 {
-    lines.flatten().copied().fold(0.0, f64::max)
+fn peak<'a>(curves: impl Iterator<Item = &'a Vec<f64>>) -> f64 {
+    curves.flatten().copied().fold(0.0, f64::max)
 }
 
-/// Says what is seen, and answers where the next line stands.
+/// Draws the heading, and returns the position of the next line.
 fn heading(canvas: &mut Canvas, scenario: &Scenario, facts: &str) -> f64 {
     canvas.text((18.0, 28.0), Anchor::Start, "title", &scenario.name);
     canvas.text((WIDTH - RIGHT, 28.0), Anchor::End, "", facts);

@@ -1,4 +1,4 @@
-//! `tidegate check`: asks a running sidecar over its HTTP door.
+//! `tidegate check`: sends one check to the HTTP door of a running sidecar, and prints the decision.
 
 use std::process::ExitCode;
 
@@ -6,24 +6,24 @@ use clap::Args;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::client::{Answer, Question};
-use super::{Pair, complain, say, with_causes};
+use super::client::{SidecarAnswer, SidecarRequest};
+use super::{EntryArgument, complain, say, with_causes};
 use tidegate_config::Address;
 
 const DENIED: u8 = 1;
 const COULD_NOT_ASK: u8 = 2;
 
 #[derive(Debug, Args)]
-pub struct Check {
+pub struct CheckCommand {
     /// The domain of the check
     domain: String,
-    /// Its entries, in order
+    /// The entries of its descriptor, in order
     #[arg(value_name = "KEY=VALUE", required = true)]
-    entries: Vec<Pair>,
-    /// How many cells it uses
+    entries: Vec<EntryArgument>,
+    /// The cells that the check costs
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
-    /// Look without using any
+    /// Only look: use no cells
     #[arg(long)]
     peek: bool,
     /// Where the sidecar listens: host:port or unix:path
@@ -34,16 +34,16 @@ pub struct Check {
         default_value = "127.0.0.1:7600"
     )]
     to: Address,
-    /// Print the answer as it came
+    /// Print the whole answer, as JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Check {
-    /// Asks, and prints the answer.
+impl CheckCommand {
+    /// Sends the check, and prints the answer.
     pub fn run(&self) -> ExitCode {
-        match self.question().ask(&self.to) {
-            Ok(answer) => self.tell(&answer),
+        match self.request().send(&self.to) {
+            Ok(answer) => self.print(&answer),
             Err(error) => {
                 complain(format_args!(
                     "tidegate: ask {}: {}",
@@ -55,7 +55,7 @@ impl Check {
         }
     }
 
-    fn question(&self) -> Question<'static> {
+    fn request(&self) -> SidecarRequest<'static> {
         let entries: Vec<Value> = self
             .entries
             .iter()
@@ -64,10 +64,10 @@ impl Check {
         let body = json!({
             "domain": self.domain,
             "peek": self.peek,
-            // On a descriptor a cost of 0 is a look; on the whole check it would mean 1.
+            // On a descriptor a cost of 0 only looks; on the whole check it would mean 1.
             "descriptors": [{ "entries": entries, "hits_addend": self.cost }],
         });
-        Question {
+        SidecarRequest {
             method: Method::POST,
             path: "/v1/check",
             body: Some(body.to_string()),
@@ -75,7 +75,7 @@ impl Check {
         }
     }
 
-    fn tell(&self, Answer { status, body }: &Answer) -> ExitCode {
+    fn print(&self, SidecarAnswer { status, body }: &SidecarAnswer) -> ExitCode {
         if self.json {
             say(format_args!("{}", String::from_utf8_lossy(body).trim_end()));
         }
@@ -95,15 +95,15 @@ impl Check {
         if !self.json {
             say(format_args!(
                 "{}",
-                told(*status == StatusCode::OK, &answer["statuses"][0])
+                describe(*status == StatusCode::OK, &answer["statuses"][0])
             ));
         }
         exit
     }
 }
 
-/// The answer in a line.
-fn told(allowed: bool, status: &Value) -> String {
+/// The answer as one line.
+fn describe(allowed: bool, status: &Value) -> String {
     let word = if allowed { "allowed" } else { "denied" };
     let Some(rule) = status["rule"].as_str() else {
         return format!("{word}: no rule matches");
