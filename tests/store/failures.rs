@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, StoreError};
 use tidegate_core::pure::sync::{Family, Lane};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{free_port, now};
 
 use crate::scripted::{Says, start};
-use crate::server::{Server, free_port, now};
 use crate::world::{call, delta, key, per_second, run, store, store_at};
 
 /// What a call ends with when the server says this.
@@ -156,7 +157,7 @@ fn a_server_that_is_not_there_is_not_reached() {
 
 #[test]
 fn a_server_that_comes_back_is_used_again() {
-    let mut server = Server::start(&[]);
+    let mut server = RedisServer::start(&[]);
     let lines = [
         format!("url: {}", server.url()),
         "timeout: 300ms".to_owned(),
@@ -189,7 +190,7 @@ async fn settled(store: &tidegate::sync::Store) {
 
 #[test]
 fn secrets_are_not_told() {
-    let server = Server::start(&["--requirepass", "hunter2"]);
+    let server = RedisServer::start(&["--requirepass", "hunter2"]);
     let url = server.url().replace("//", "//:wrong-secret@");
     let store = store_at(&url, 1);
     let error = run(store.apply(&call(Lane::new(3), 0, vec![]))).unwrap_err();

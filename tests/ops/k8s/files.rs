@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
+use tidegate_testing::Folder;
 
 use super::checks::CHECKS;
 use super::objects::{Objects, text};
 use super::tree::{self, Kustomization};
-use crate::sidecar::Folder;
 
 /// `folder/../name` without its dots.
 fn plain(folder: &str, name: &str) -> String {

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 use tidegate::telemetry::ALL;
+use tidegate_testing::Folder;
 
 use super::promql::{known, name, selectors};
 use super::{alerts, dashboard, panels, path, queries, read, runs};
-use crate::sidecar::Folder;
 
 const OPERATIONS: &str = "docs/operations.md";
 
