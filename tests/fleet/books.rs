@@ -1,4 +1,4 @@
-//! After whatever went wrong, every admitted cell is in the books once.
+//! After every kind of failure, each admitted cell is in the books exactly once.
 
 use tidegate_testing::fleet::books::{AllowedLoss, balance};
 use tidegate_testing::fleet::conservation::{Scene, ask, conserve, fleet};

@@ -1,4 +1,4 @@
-//! Limits that callers bring along, and cells that they give back, over a fleet.
+//! Caller-supplied limits, and cells that callers give back, across a fleet.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Every error that Redis can answer, at every step of the protocol: survived, counted by kind, and nothing lost.
+//! Every error that Redis can answer, at every step of the protocol: the fleet survives it, counts it by kind, and loses no cell.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Frames of the Redis protocol, and the records that are kept in it.
+//! The reader of Redis frames, and the reader of the records that the store keeps.
 
 use std::collections::BTreeMap;
 

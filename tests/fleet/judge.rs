@@ -1,4 +1,4 @@
-//! The judge judges rightly: on histories whose verdict is known.
+//! The judge is right on histories whose verdict is known.
 
 use tidegate_testing::fleet::figure::FleetFigures;
 use tidegate_testing::fleet::judge::{JudgedLimit, judge, p99};

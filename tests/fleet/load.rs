@@ -1,4 +1,4 @@
-//! The load is what it is asked to be.
+//! The load has the rate, the shares and the keys that a test asks for.
 
 use tidegate_testing::Random;
 use tidegate_testing::fleet::load::{CheckStream, FleetLoad, ScheduledCheck, answer};

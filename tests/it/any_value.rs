@@ -1,5 +1,5 @@
-//! No value escapes: of any length and any bytes, it is matched by all of them, counted under a name over all of them,
-//! and shown cut.
+//! Values of any length and any bytes: a rule matches the whole value, the engine counts it under a hash of the whole
+//! value, and pages show it cut.
 
 use serde_json::json;
 use tidegate_testing::{Response, Sidecar, SidecarSetup, request};

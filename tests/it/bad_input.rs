@@ -1,4 +1,4 @@
-//! Whatever comes in: it is refused by name, and the daemon goes on.
+//! Bad input of every kind: the daemon refuses it, says why, and goes on.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;

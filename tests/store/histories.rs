@@ -1,4 +1,5 @@
-//! `apply.lua`, and `take.lua` with cells that are given back, equal the model, on many random histories of a few pods, a few keys and a clock that jumps.
+//! `apply.lua`, and `take.lua` with cells that are given back, equal the model of the simulations, on many random
+//! histories of a few pods, a few keys and a clock that jumps.
 //!
 //! The scripts are the real ones but for the line that reads the clock, and they publish into a list, so that nothing they
 //! say is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.

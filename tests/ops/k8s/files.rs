@@ -1,5 +1,5 @@
-//! The plain files of `k8s`, with kubectl or without: all that is named is there, all that is there is named, and each is
-//! sound by itself.
+//! The plain files of `k8s`, with kubectl or without: every file that is named exists, every file that exists is named,
+//! and each is sound by itself.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The files by themselves: promtool reads the rules, Grafana's own types the dashboard, and neither, nor the
-//! operator's page, speaks of what is not there.
+//! The files by themselves: promtool reads the rules, Grafana's own types check the dashboard, and all that these or
+//! the operator's page name exists.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Two real sidecars and a Redis under load, scraped by a real Prometheus: every panel shows data, no alert is raised in
-//! health, and those of an outage are raised when it comes.
+//! Two real sidecars and a Redis under load, scraped by a real Prometheus: every panel shows data, no alert fires
+//! while all is well, and the alerts of an outage fire when it comes.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
