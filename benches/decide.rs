@@ -27,11 +27,12 @@ use std::time::{Duration, Instant};
 
 use siphasher::sip128::SipHasher13;
 use tidegate::clock::Clock;
-use tidegate_core::engine::{Engine, FleetKey, RuleBytes, Setup, Snapshot};
-use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate_core::pure::{
-    Addresses, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit, key,
-};
+use tidegate_core::engine::{Engine, RuleBytes, Snapshot};
+use tidegate_core::pure::rule::RuleSpec;
+use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Moment, Unit, key};
+use tidegate_testing::Random;
+use tidegate_testing::engine::reporting_engine;
+use tidegate_testing::rules::{DOMAIN, limit, node, rules};
 
 const CHECKS: usize = 2_000_000;
 const ROUNDS: usize = 5;
@@ -132,18 +133,14 @@ impl Load {
                 bytes
             })
             .collect();
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut next = || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 11) as f64 / (1_u64 << 53) as f64
-        };
+        let mut random = Random::new(1);
         let order = (0..CHECKS)
             .map(|_| match order {
-                Order::Uniform => (next() * keys as f64) as u32,
+                Order::Uniform => (random.unit() * keys as f64) as u32,
                 // An exponent of 1: the inverse of the harmonic sum, closely enough.
-                Order::Zipf => ((keys as f64).powf(next()) - 1.0).min(keys as f64 - 1.0) as u32,
+                Order::Zipf => {
+                    ((keys as f64).powf(random.unit()) - 1.0).min(keys as f64 - 1.0) as u32
+                }
             })
             .collect();
         Self {
@@ -242,26 +239,9 @@ struct Tide {
 
 impl Tide {
     fn new(load: &Load) -> Self {
-        let limit = Limit::new(1_000_000_000, Unit::Second, 1, None).expect("a limit");
-        let node = NodeSpec {
-            key: "client".into(),
-            value: None,
-            share_threshold: false,
-            rule: Some(RuleSpec::new(limit)),
-            children: vec![],
-        };
-        let domain = DomainSpec {
-            name: "bench".into(),
-            matching: Matching::Specific,
-            nodes: vec![node],
-        };
-        let setup = Setup {
-            keys_max: load.names.len().max(1000) * 5 / 4,
-            fleet: FleetKey::derived(b"bench"),
-            seeds: [3, 5],
-            reporting: true,
-        };
-        let engine = Engine::new(setup, Rules::compile(vec![domain], Addresses::default()));
+        let rule = RuleSpec::new(limit(1_000_000_000, Unit::Second));
+        let keys_max = load.names.len().max(1000) * 5 / 4;
+        let engine = reporting_engine(keys_max, rules(vec![node("client", rule)]));
         let tide = Self {
             rules: engine.snapshot(),
             engine,
@@ -287,7 +267,7 @@ impl Tide {
         let entries = [Entry::new("client", name)];
         let descriptors = [Descriptor::of(&entries)];
         let check = Check {
-            domain: "bench",
+            domain: DOMAIN,
             descriptors: &descriptors,
             cost: Cells::ONE,
             peek: false,

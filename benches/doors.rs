@@ -27,10 +27,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use load::process::{Directory, Running, median, pin_load};
 use load::requests::{Measured, Target, run, sample};
 use load::wire::{Requests, message};
 use load::{floor, floor_grpc};
+use tidegate_testing::Folder;
+use tidegate_testing::benchmark::{MeasuredServer, median, pin_load};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(1_200);
@@ -49,7 +50,7 @@ fn main() {
     }
     let only = arguments.iter().find(|argument| *argument != "--bench");
     let pinned = pin_load();
-    let directory = Directory::new();
+    let folder = Folder::new();
     println!(
         "{:<9} {:<9} {:>9} {:>9} {:>10} {:>9} {:>9} {:>8}",
         "", "", "c1 p50", "c1 p99", "c32 req/s", "c32 p50", "c32 p99", "cpu"
@@ -61,15 +62,15 @@ fn main() {
         if only.is_some_and(|only| !names.contains(&only.as_str())) {
             continue;
         }
-        let tidegate = Server::tidegate(&directory, door, pinned);
-        let answer = directory.0.join("answer");
+        let tidegate = Server::tidegate(&folder, door, pinned);
+        let answer = folder.path("answer");
         let sample = sample(&tidegate.tcp, &requests);
         let sample = match door {
             Door::Http => sample.as_slice(),
             Door::Grpc => message(&sample),
         };
         fs::write(&answer, sample).expect("the answer is kept");
-        let floor = Server::floor(&directory, door, &answer, pinned);
+        let floor = Server::floor(&folder, door, &answer, pinned);
         let targets = [[&floor.tcp, &tidegate.tcp], [&floor.unix, &tidegate.unix]];
         for (name, targets) in names.into_iter().zip(targets) {
             if only.is_none_or(|only| only == name) {
@@ -173,23 +174,23 @@ impl Round {
 
 /// A running server.
 struct Server {
-    _running: Running,
+    _running: MeasuredServer,
     tcp: Target,
     unix: Target,
 }
 
 impl Server {
-    fn tidegate(directory: &Directory, door: Door, pinned: bool) -> Self {
+    fn tidegate(folder: &Folder, door: Door, pinned: bool) -> Self {
         let (door, _) = door.names();
-        Self::of(Running::tidegate(directory, door, pinned))
+        Self::of(MeasuredServer::tidegate(folder, door, pinned))
     }
 
-    fn floor(directory: &Directory, door: Door, answer: &Path, pinned: bool) -> Self {
+    fn floor(folder: &Folder, door: Door, answer: &Path, pinned: bool) -> Self {
         let (_, floor) = door.names();
-        Self::of(Running::floor(directory, floor, &[answer], pinned))
+        Self::of(MeasuredServer::floor(folder, floor, &[answer], pinned))
     }
 
-    fn of(running: Running) -> Self {
+    fn of(running: MeasuredServer) -> Self {
         Self {
             tcp: Target::tcp(running.id(), running.tcp),
             unix: Target::unix(running.id(), running.unix.clone()),

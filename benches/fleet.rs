@@ -1,39 +1,15 @@
 //! Three real sidecars and a Redis, in every situation that the sync is for, each figure beside its target.
 //!
-//! A table in Markdown; `SHORT` is a target missed, `UNKNOWN` a figure that the sidecars do not tell. Ends with a
-//! failure if there is any of either. Within six minutes. `cargo bench --bench fleet -- d:` runs one scenario.
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    reason = "a benchmark prints, and fails loudly"
-)]
-
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../tests/it/client.rs"]
-mod client;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../tests/fleet/harness/mod.rs"]
-mod harness;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../tests/it/prometheus.rs"]
-mod prometheus;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../tests/redis/mod.rs"]
-mod redis;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../tests/it/sidecar.rs"]
-mod sidecar;
+//! A table in Markdown; `SHORT` is a target missed, `UNKNOWN` a figure that the sidecars do not report. Ends
+//! with a failure if there is any of either. Within six minutes. `cargo bench --bench fleet -- d:` runs one scenario.
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 use std::process::ExitCode;
 
-use harness::figure::Figures;
-use harness::scenarios;
+use tidegate_testing::fleet::figure::FleetFigures;
+use tidegate_testing::fleet::scenarios;
 
-type Scenario = fn() -> Figures;
+type Scenario = fn() -> FleetFigures;
 
 const SCENARIOS: [(&str, Scenario); 8] = [
     ("a:", || scenarios::spread_evenly(30.0)),

@@ -7,8 +7,8 @@
 //! - `kept on`, `slow`: the same, but only of checks around which the thread was never switched out.
 //! - `pause`, `kept on`: the longest turn of a loop that for as long only reads the clock, of all turns and of those
 //!   without a switch: what this machine does to anybody.
-//! - `faults`: page faults. `steal`: milliseconds that the host ran something else on this machine's processors, told
-//!   in tens.
+//! - `faults`: page faults. `steal`: milliseconds that the host ran something else on this machine's processors,
+//!   counted in tens.
 //!
 //! `again` asks for the same keys once more: nothing enters and no page is new. The peer is the keyed limiter of
 //! `governor`, a hash map that grows.
@@ -28,9 +28,11 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use tidegate::clock::Clock;
-use tidegate_core::engine::{Engine, FleetKey, RuleBytes, Setup};
-use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate_core::pure::{Addresses, Cells, Limit, Rules, Unit, key};
+use tidegate_core::engine::{Engine, RuleBytes};
+use tidegate_core::pure::rule::RuleSpec;
+use tidegate_core::pure::{Cells, Unit, key};
+use tidegate_testing::engine::reporting_engine;
+use tidegate_testing::rules::{limit, node, rules};
 
 const SLOW: Duration = Duration::from_micros(100);
 const BYTES_PER_KEY_MAX: f64 = 64.0;
@@ -128,26 +130,8 @@ fn client(nth: u64) -> String {
 }
 
 fn engine(keys_max: usize) -> Engine {
-    let limit = Limit::new(1_000, Unit::Hour, 1, None).expect("a limit");
-    let node = NodeSpec {
-        key: "client".into(),
-        value: None,
-        share_threshold: false,
-        rule: Some(RuleSpec::new(limit)),
-        children: vec![],
-    };
-    let domain = DomainSpec {
-        name: "bench".into(),
-        matching: Matching::Specific,
-        nodes: vec![node],
-    };
-    let setup = Setup {
-        keys_max,
-        fleet: FleetKey::derived(b"bench"),
-        seeds: [3, 5],
-        reporting: true,
-    };
-    Engine::new(setup, Rules::compile(vec![domain], Addresses::default()))
+    let rule = RuleSpec::new(limit(1_000, Unit::Hour));
+    reporting_engine(keys_max, rules(vec![node("client", rule)]))
 }
 
 /// How long the turns of a loop took.

@@ -19,15 +19,15 @@
     reason = "a benchmark prints, times, and fails loudly"
 )]
 
-#[path = "load/process.rs"]
-mod process;
-
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use process::{Directory, Running, free_address, median, pin_load, pinned_command, processor_time};
+use tidegate_testing::Folder;
+use tidegate_testing::benchmark::{
+    MeasuredServer, free_address, median, pin_load, pinned_command, processor_time,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const ROUNDS: usize = 7;
@@ -48,10 +48,10 @@ fn main() {
     }
     let only = arguments.iter().find(|argument| *argument != "--bench");
     let pinned = pin_load();
-    let directory = Directory::new();
-    let floor = Server::floor(&directory, pinned);
-    let redis = Server::redis(&directory, pinned);
-    let tidegate = Server::tidegate(&directory, pinned);
+    let folder = Folder::new();
+    let floor = Server::floor(&folder, pinned);
+    let redis = Server::redis(&folder, pinned);
+    let tidegate = Server::tidegate(&folder, pinned);
     println!(
         "{:<5} {:<12} {:>9} {:>8} {:>10} {:>7} {:>10} {:>9}",
         "", "", "c1 /s", "c1 p99", "c32 /s", "cpu", "p100 /s", "p100/c1"
@@ -234,25 +234,25 @@ impl Load {
 }
 
 /// A running server.
-struct Server(Running);
+struct Server(MeasuredServer);
 
 impl Server {
-    fn tidegate(directory: &Directory, pinned: bool) -> Self {
-        Self(Running::tidegate(directory, "resp", pinned))
+    fn tidegate(folder: &Folder, pinned: bool) -> Self {
+        Self(MeasuredServer::tidegate(folder, "resp", pinned))
     }
 
-    fn floor(directory: &Directory, pinned: bool) -> Self {
-        Self(Running::floor(directory, "--floor", &[], pinned))
+    fn floor(folder: &Folder, pinned: bool) -> Self {
+        Self(MeasuredServer::floor(folder, "--floor", &[], pinned))
     }
 
-    fn redis(directory: &Directory, pinned: bool) -> Self {
-        let (tcp, unix) = (free_address(), directory.0.join("redis.sock"));
+    fn redis(folder: &Folder, pinned: bool) -> Self {
+        let (tcp, unix) = (free_address(), folder.path("redis.sock"));
         let mut command = pinned_command("redis-server".as_ref(), pinned);
         command.args(["--port", &tcp.port().to_string(), "--bind", "127.0.0.1"]);
         command
             .args(["--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(&unix);
-        Self(Running::start(command, tcp, unix))
+        Self(MeasuredServer::start(command, tcp, unix))
     }
 
     async fn connect(&self, transport: &str) -> Box<dyn Stream> {

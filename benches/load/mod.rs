@@ -2,6 +2,5 @@
 
 pub mod floor;
 pub mod floor_grpc;
-pub mod process;
 pub mod requests;
 pub mod wire;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::process::processor_time;
 use super::wire::{KEYS, Requests};
+use tidegate_testing::benchmark::processor_time;
 
 /// Bytes of an answer.
 const ANSWER_MAX: usize = 4_096;

@@ -1,5 +1,5 @@
-//! Checks and answers as they go over the wire, in each protocol: made beforehand, and looked through no more than it
-//! takes to find their end.
+//! Checks and answers as bytes of each protocol. Checks are encoded before the run; of an answer the load reads no more
+//! than it takes to find its end.
 
 use std::sync::Arc;
 

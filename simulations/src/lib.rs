@@ -3,6 +3,7 @@
 //! The pods run the sidecar's own `engine` and `pure` code. See `simulations/README.md`.
 
 pub mod cli;
+pub mod store;
 
 mod baselines;
 mod dice;
@@ -12,7 +13,6 @@ mod regressions;
 mod report;
 mod run;
 mod scenario;
-mod store;
 mod sweep;
 mod trace;
 mod verdict;

@@ -1,12 +1,11 @@
-//! After whatever went wrong, every admitted cell is in the books once.
+//! After every kind of failure, each admitted cell is in the books exactly once.
 
-use super::harness::books::{Loss, balance};
-use super::harness::conservation::{Scene, ask, conserve, fleet};
-use super::redis::Store;
-use super::redis::cluster::Cluster;
-use super::redis::proxy::{Fault, Plan, Proxy};
-use super::redis::sentinel::Sentinel;
-use super::redis::server::Server;
+use tidegate_testing::fleet::books::{AllowedLoss, balance};
+use tidegate_testing::fleet::conservation::{Scene, ask, conserve, fleet};
+use tidegate_testing::stores::{
+    FaultPlan, Proxy, ProxyFault, RedisCluster, RedisSentinel, RedisServer, StoreUnderTest,
+};
+
 use super::shared;
 
 /// A load, and in the middle of it a fault.
@@ -16,19 +15,19 @@ const MIDDLE: f64 = 3.0;
 #[test]
 fn balance_when_nothing_goes_wrong() {
     let _machine = shared();
-    conserve(Server::start(&[]), 4.0, Loss::None, |_| {});
+    conserve(RedisServer::start(&[]), 4.0, AllowedLoss::None, |_| {});
 }
 
 #[test]
 fn balance_after_a_thousand_lost_replies() {
     const LOST: u64 = 1_000;
     let _machine = shared();
-    let store = Server::start(&[]);
+    let store = RedisServer::start(&[]);
     let proxy = Proxy::start(store.port());
     let fleet = fleet(&format!("url: \"{}\"", proxy.url()));
     // One in five: the breaker opens now and then, and closes again.
-    let plan = Plan::every(&["EVALSHA"], Fault::CutAfter);
-    proxy.plan(Plan {
+    let plan = FaultPlan::every(&["EVALSHA"], ProxyFault::CutAfter);
+    proxy.plan(FaultPlan {
         per_mille: 200,
         ..plan
     });
@@ -41,24 +40,24 @@ fn balance_after_a_thousand_lost_replies() {
     }
     assert!(proxy.lost() >= LOST, "only {} replies lost", proxy.lost());
     proxy.heal();
-    balance(&fleet, &store, &asked, Loss::None);
+    balance(&fleet, &store, &asked, AllowedLoss::None);
 }
 
 #[test]
 fn balance_after_a_restart_that_kept_everything() {
     let _machine = shared();
-    let store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    conserve(store, SECONDS, Loss::None, restart);
+    let store = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    conserve(store, SECONDS, AllowedLoss::None, restart);
 }
 
 /// What was settled in the last half minute is played again, so nothing is lost that young.
 #[test]
 fn balance_after_a_restart_that_kept_nothing() {
     let _machine = shared();
-    conserve(Server::start(&[]), SECONDS, Loss::None, restart);
+    conserve(RedisServer::start(&[]), SECONDS, AllowedLoss::None, restart);
 }
 
-fn restart(scene: &mut Scene<'_, Server>) {
+fn restart(scene: &mut Scene<'_, RedisServer>) {
     scene.load.reach(MIDDLE);
     scene.store.kill();
     scene.load.reach(MIDDLE + 2.0);
@@ -68,39 +67,59 @@ fn restart(scene: &mut Scene<'_, Server>) {
 #[test]
 fn balance_after_a_store_that_hung() {
     let _machine = shared();
-    conserve(Server::start(&[]), MIDDLE + 12.0, Loss::None, |scene| {
-        scene.load.reach(MIDDLE);
-        scene.store.signal("STOP");
-        scene.load.reach(MIDDLE + 10.0);
-        scene.store.signal("CONT");
-    });
+    conserve(
+        RedisServer::start(&[]),
+        MIDDLE + 12.0,
+        AllowedLoss::None,
+        |scene| {
+            scene.load.reach(MIDDLE);
+            scene.store.signal("STOP");
+            scene.load.reach(MIDDLE + 10.0);
+            scene.store.signal("CONT");
+        },
+    );
 }
 
 #[test]
 fn balance_after_a_sidecar_that_hung() {
     let _machine = shared();
-    conserve(Server::start(&[]), MIDDLE + 7.0, Loss::None, |scene| {
-        let sidecar = &scene.fleet.pods[0].sidecar;
-        scene.load.reach(MIDDLE);
-        sidecar.signal("STOP");
-        scene.load.reach(MIDDLE + 5.0);
-        sidecar.signal("CONT");
-    });
+    conserve(
+        RedisServer::start(&[]),
+        MIDDLE + 7.0,
+        AllowedLoss::None,
+        |scene| {
+            let sidecar = &scene.fleet.pods[0].sidecar;
+            scene.load.reach(MIDDLE);
+            sidecar.signal("STOP");
+            scene.load.reach(MIDDLE + 5.0);
+            sidecar.signal("CONT");
+        },
+    );
 }
 
 #[test]
 fn balance_after_a_sentinel_failover() {
     let _machine = shared();
-    conserve(Sentinel::start(), SECONDS, Loss::Counted, fail_over);
+    conserve(
+        RedisSentinel::start(),
+        SECONDS,
+        AllowedLoss::Counted,
+        fail_over,
+    );
 }
 
 #[test]
 fn balance_after_a_cluster_failover() {
     let _machine = shared();
-    conserve(Cluster::start(), SECONDS, Loss::Counted, fail_over);
+    conserve(
+        RedisCluster::start(),
+        SECONDS,
+        AllowedLoss::Counted,
+        fail_over,
+    );
 }
 
-fn fail_over<S: Store>(scene: &mut Scene<'_, S>) {
+fn fail_over<S: StoreUnderTest>(scene: &mut Scene<'_, S>) {
     scene.load.reach(MIDDLE);
     assert!(scene.store.fail_over());
 }
@@ -108,7 +127,7 @@ fn fail_over<S: Store>(scene: &mut Scene<'_, S>) {
 #[test]
 fn balance_after_a_reshard() {
     let _machine = shared();
-    conserve(Cluster::start(), SECONDS, Loss::None, |scene| {
+    conserve(RedisCluster::start(), SECONDS, AllowedLoss::None, |scene| {
         scene.load.reach(MIDDLE);
         scene.store.reshard(1_000);
         scene.store.reshard(1_000);

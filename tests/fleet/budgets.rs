@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_testing::fleet::books::PodBooks;
+use tidegate_testing::fleet::pods::SidecarFleet;
+use tidegate_testing::stores::{RedisServer, StoreUnderTest};
+use tidegate_testing::until;
 
-use super::harness::books::Books;
-use super::harness::fleet::Fleet;
-use super::redis::Store;
-use super::redis::server::{Server, until};
 use super::shared;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -37,7 +37,7 @@ const RULES: &str = "  - domain: llm\n    descriptors:\n      \
     count_rejected: true, consistency: strict }";
 
 /// Whether a pod lets a check of so many cells pass.
-fn ask(fleet: &Fleet, pod: usize, key: &str, cells: u64) -> bool {
+fn ask(fleet: &SidecarFleet, pod: usize, key: &str, cells: u64) -> bool {
     let entries = json!([{ "key": key, "value": "alice" }]);
     let body =
         json!({ "domain": "llm", "descriptors": [{ "entries": entries, "hitsAddend": cells }] });
@@ -49,7 +49,7 @@ fn ask(fleet: &Fleet, pod: usize, key: &str, cells: u64) -> bool {
 }
 
 /// Calls one after the other, of one pod after the other: how many were served.
-fn served(fleet: &Fleet, key: &str, cost: u64) -> u64 {
+fn served(fleet: &SidecarFleet, key: &str, cost: u64) -> u64 {
     let call = |nth: &usize| {
         let pod = nth % fleet.pods.len();
         // A call takes a while, and a round gets around meanwhile.
@@ -63,7 +63,7 @@ fn served(fleet: &Fleet, key: &str, cost: u64) -> u64 {
     (0..CALLS).filter(call).count() as u64
 }
 
-fn all_deny(fleet: &Fleet, key: &str) {
+fn all_deny(fleet: &SidecarFleet, key: &str) {
     until("every pod denies", SOON, || {
         let pods = 0..fleet.pods.len();
         let denied = pods.filter(|pod| !ask(fleet, *pod, key, 0));
@@ -72,11 +72,11 @@ fn all_deny(fleet: &Fleet, key: &str) {
 }
 
 /// Every cell that was admitted or charged is in the books of a pod.
-fn balance(fleet: &Fleet, cells: u64) {
+fn balance(fleet: &SidecarFleet, cells: u64) {
     until("books of all that was charged", SOON, || {
-        let books: Vec<Books> = fleet.pods.iter().map(Books::of).collect();
+        let books: Vec<PodBooks> = fleet.pods.iter().map(PodBooks::of).collect();
         let lost: u64 = books.iter().map(|books| books.lost).sum();
-        let sum: u64 = books.iter().map(Books::sum).sum();
+        let sum: u64 = books.iter().map(PodBooks::sum).sum();
         assert_eq!(lost, 0, "{books:?}");
         (sum == cells).then_some(())
     });
@@ -85,14 +85,14 @@ fn balance(fleet: &Fleet, cells: u64) {
 #[test]
 fn one_pods_budgets_run_out() {
     let _machine = shared();
-    let store = Server::start(&[]);
-    let fleet = Fleet::lone(&store.section(), RULES);
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::lone(&store.section(), RULES);
     fleet.wait_for_links();
     for (key, cost) in HYBRID.iter().chain(&STRICT) {
         assert_eq!(served(&fleet, key, *cost), 2, "{key}");
     }
     let charged: u64 = HYBRID.iter().map(|(_, cost)| 2 * cost).sum();
-    // Of a strict rule the first charge is taken in the store, the second is denied from memory and told.
+    // Of a strict rule the first charge is taken in the store, the second is denied from memory and reported.
     let told: u64 = STRICT.iter().map(|(_, cost)| cost).sum();
     balance(&fleet, charged + told);
     for metric in [
@@ -109,8 +109,8 @@ fn one_pods_budgets_run_out() {
 #[test]
 fn the_budgets_of_three_pods_run_out() {
     let _machine = shared();
-    let store = Server::start(&[]);
-    let fleet = Fleet::sharing(3, &store.section(), RULES);
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::sharing(3, &store.section(), RULES);
     let mut charged = 0;
     for (key, cost) in HYBRID {
         let served = served(&fleet, key, cost);

@@ -1,12 +1,12 @@
-//! Limits that callers bring along, and cells that they give back, over a fleet.
+//! Caller-supplied limits, and cells that callers give back, across a fleet.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate_testing::fleet::pods::SidecarFleet;
+use tidegate_testing::stores::{RedisServer, StoreUnderTest};
+use tidegate_testing::until;
 
-use super::harness::fleet::Fleet;
-use super::redis::Store;
-use super::redis::server::{Server, until};
 use super::shared;
 
 /// For news and rounds to get around.
@@ -18,19 +18,19 @@ const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
     - { key: strict, rate_limit: 60/minute, consistency: strict }\n      \
     - { key: window, rate_limit: { unit: hour, requests_per_unit: 60, algorithm: fixed_window } }";
 
-fn two() -> (Server, Fleet) {
-    let store = Server::start(&[]);
-    let fleet = Fleet::sharing(2, &store.section(), RULES);
+fn two() -> (RedisServer, SidecarFleet) {
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::sharing(2, &store.section(), RULES);
     (store, fleet)
 }
 
 /// What a pod says to a check of one descriptor.
-fn ask(fleet: &Fleet, pod: usize, key: &str, descriptor: Value) -> (u16, Value) {
+fn ask(fleet: &SidecarFleet, pod: usize, key: &str, descriptor: Value) -> (u16, Value) {
     ask_value(fleet, pod, (key, "a"), descriptor)
 }
 
 fn ask_value(
-    fleet: &Fleet,
+    fleet: &SidecarFleet,
     pod: usize,
     (key, value): (&str, &str),
     mut descriptor: Value,
@@ -45,7 +45,7 @@ fn ask_value(
 }
 
 /// The cells that a pod believes to be left after it has used one, if there was one.
-fn use_one(fleet: &Fleet, pod: usize, key: &str) -> Option<u64> {
+fn use_one(fleet: &SidecarFleet, pod: usize, key: &str) -> Option<u64> {
     std::thread::park_timeout(Duration::from_millis(20));
     let (status, answer) = ask(fleet, pod, key, json!({ "hitsAddend": 1 }));
     let left = answer["statuses"][0]["limitRemaining"].as_u64();
@@ -53,14 +53,14 @@ fn use_one(fleet: &Fleet, pod: usize, key: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_carried_limit_is_held_by_the_fleet() {
+fn a_caller_supplied_limit_is_held_by_the_fleet() {
     let _machine = shared();
     let (_store, fleet) = two();
     let descriptor = json!({ "limit": { "requestsPerUnit": 20, "unit": "HOUR" } });
     let passed: usize = (0..40)
         .map(|nth| {
             let (status, _) = ask(&fleet, nth % 2, "any", descriptor.clone());
-            // A check is told when it is answered, so the other pod may miss the last one or two.
+            // A pod reports a check after it has answered it, so the other pod may miss the last one or two.
             std::thread::park_timeout(Duration::from_millis(20));
             usize::from(status == 200)
         })
@@ -105,8 +105,8 @@ fn a_refund_right_after_the_use_stays() {
     const FREE: u64 = 59;
     let _machine = shared();
     let (_store, fleet) = two();
-    let carried = json!({ "limit": { "requestsPerUnit": 60, "unit": "HOUR" } });
-    for (key, descriptor) in [("hour", json!({})), ("any", carried)] {
+    let supplied = json!({ "limit": { "requestsPerUnit": 60, "unit": "HOUR" } });
+    for (key, descriptor) in [("hour", json!({})), ("any", supplied)] {
         let hits = |value: &str, hits: u64, is_refund: bool| {
             let mut descriptor = descriptor.clone();
             descriptor["hitsAddend"] = json!(hits);

@@ -1,11 +1,8 @@
 //! The contract on every kind of store. `make test-long` runs it longer.
 
-use super::harness::contract::run;
-use super::redis::cluster::Cluster;
-use super::redis::sentinel::Sentinel;
-use super::redis::tls::Tls;
-use super::redis::unix::Unix;
-use super::redis::valkey;
+use tidegate_testing::fleet::contract::run;
+use tidegate_testing::stores::{RedisCluster, RedisSentinel, RedisTls, RedisUnixSocket, valkey};
+
 use super::shared;
 
 const SECONDS: f64 = 5.0;
@@ -13,19 +10,19 @@ const SECONDS: f64 = 5.0;
 #[test]
 fn sentinel() {
     let _machine = shared();
-    run(&mut Sentinel::start(), SECONDS);
+    run(&mut RedisSentinel::start(), SECONDS);
 }
 
 #[test]
 fn cluster() {
     let _machine = shared();
-    run(&mut Cluster::start(), SECONDS);
+    run(&mut RedisCluster::start(), SECONDS);
 }
 
 #[test]
 fn tls_with_acl() {
     let _machine = shared();
-    run(&mut Tls::start(), SECONDS);
+    run(&mut RedisTls::start(), SECONDS);
 }
 
 #[test]
@@ -37,5 +34,5 @@ fn valkey() {
 #[test]
 fn unix_socket() {
     let _machine = shared();
-    run(&mut Unix::start(), SECONDS);
+    run(&mut RedisUnixSocket::start(), SECONDS);
 }

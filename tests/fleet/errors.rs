@@ -1,13 +1,14 @@
-//! Every error that Redis can answer, at every step of the protocol: survived, counted by kind, and nothing lost.
+//! Every error that Redis can answer, at every step of the protocol: the fleet survives it, counts it by kind, and loses no cell.
 
 use std::thread;
 use std::time::Duration;
 
-use super::harness::books::{Loss, balance};
-use super::harness::fleet::{Fleet, Pod, rules};
-use super::harness::load::{Asked, Load, Stream};
-use super::redis::proxy::{Fault, Plan, Proxy};
-use super::redis::server::{Server, until};
+use tidegate_testing::fleet::books::{AllowedLoss, balance};
+use tidegate_testing::fleet::load::{AnsweredCheck, CheckStream, FleetLoad};
+use tidegate_testing::fleet::pods::{FleetPod, SidecarFleet, rules};
+use tidegate_testing::stores::{FaultPlan, Proxy, ProxyFault, RedisServer};
+use tidegate_testing::until;
+
 use super::shared;
 
 const ERRORS: [(&str, &[&str]); 18] = [
@@ -54,10 +55,10 @@ const ERRORS: [(&str, &[&str]); 18] = [
     ("\u{1}garbage\r\n", &["protocol", "cut"]),
 ];
 /// A fault that answers nothing whole.
-const CUTS: [(Fault, &[&str]); 3] = [
-    (Fault::Truncate, &["cut", "protocol"]),
-    (Fault::CutBefore, &["cut", "connect"]),
-    (Fault::CutAfter, &["cut", "connect"]),
+const CUTS: [(ProxyFault, &[&str]); 3] = [
+    (ProxyFault::Truncate, &["cut", "protocol"]),
+    (ProxyFault::CutBefore, &["cut", "connect"]),
+    (ProxyFault::CutAfter, &["cut", "connect"]),
 ];
 const AT_A_TIME: usize = 4;
 /// For a fault to happen once sidecars have a reason to call.
@@ -91,7 +92,7 @@ fn survive_all(commands: &'static [&'static str], step: Step) {
     let mut cases = CUTS.to_vec();
     for (line, kinds) in ERRORS {
         let bytes = line.as_bytes().to_vec();
-        let answer = |applied| Fault::Answer {
+        let answer = |applied| ProxyFault::Answer {
             bytes: bytes.clone(),
             applied,
         };
@@ -105,9 +106,9 @@ fn survive_all(commands: &'static [&'static str], step: Step) {
     thread::scope(|scope| {
         for cases in cases.chunks(some) {
             scope.spawn(move || {
-                let store = Server::start(&[]);
+                let store = RedisServer::start(&[]);
                 for (fault, kinds) in cases {
-                    let plan = Plan::next(2, commands, fault.clone());
+                    let plan = FaultPlan::next(2, commands, fault.clone());
                     survive(&store, step, plan, kinds);
                 }
             });
@@ -116,14 +117,14 @@ fn survive_all(commands: &'static [&'static str], step: Step) {
 }
 
 /// A sidecar meets the fault, is healed, and has lost nothing.
-fn survive(store: &Server, step: Step, plan: Plan, kinds: &[&str]) {
+fn survive(store: &RedisServer, step: Step, plan: FaultPlan, kinds: &[&str]) {
     let proxy = Proxy::start(store.port());
     let what = format!("{plan:?}");
     store.cli(&["SCRIPT", "FLUSH"]);
     if step == Step::Start {
         proxy.plan(plan.clone());
     }
-    let fleet = Fleet::sharing(
+    let fleet = SidecarFleet::sharing(
         1,
         &format!("url: \"{}\"", proxy.url()),
         &rules("50/second burst 50"),
@@ -147,22 +148,22 @@ fn survive(store: &Server, step: Step, plan: Plan, kinds: &[&str]) {
     );
     proxy.heal();
     asked.extend(ask(&fleet));
-    balance(&fleet, store, &asked, Loss::None);
+    balance(&fleet, store, &asked, AllowedLoss::None);
 }
 
 /// Half a second of checks.
-fn ask(fleet: &Fleet) -> Vec<Asked> {
-    let stream = Stream {
+fn ask(fleet: &SidecarFleet) -> Vec<AnsweredCheck> {
+    let stream = CheckStream {
         rate: 200.0,
         shares: &[1.0],
         from: 0.0,
         to: 0.5,
         seed: 1,
     };
-    fleet.ask(Load::one(1).stream(stream)).finish()
+    fleet.ask(FleetLoad::one(1).stream(stream)).finish()
 }
 
-fn counted(pod: &Pod, kind: &str) -> f64 {
+fn counted(pod: &FleetPod, kind: &str) -> f64 {
     let labels = [("kind", kind)];
     pod.metrics()
         .get("ratelimit_redis_errors_total", &labels)

@@ -1,10 +1,11 @@
-//! Frames of the Redis protocol, and the records that are kept in it.
+//! The reader of Redis frames, and the reader of the records that the store keeps.
 
 use std::collections::BTreeMap;
 
-use super::harness::books::in_store;
-use super::redis::frame::{length, words};
-use super::redis::server::Server;
+use tidegate_testing::fleet::books::in_store;
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::stores::frame::{length, words};
+
 use super::shared;
 
 /// Every beginning of `frame` is too short, and what follows it does not count.
@@ -53,7 +54,7 @@ fn a_request_is_its_words() {
 #[test]
 fn records_are_summed_over_lanes() {
     let _machine = shared();
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     // Line ends, zeros and bytes that are no text come through.
     let set = |lane: u8, pod: &str, gross: &str| {
         let script = format!(

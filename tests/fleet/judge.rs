@@ -1,27 +1,27 @@
-//! The judge judges rightly: on histories whose verdict is known.
+//! The judge is right on histories whose verdict is known.
 
-use super::harness::figure::Figures;
-use super::harness::judge::{Limit, judge, p99};
-use super::harness::load::Asked;
+use tidegate_testing::fleet::figure::FleetFigures;
+use tidegate_testing::fleet::judge::{JudgedLimit, judge, p99};
+use tidegate_testing::fleet::load::AnsweredCheck;
 
-const LIMIT: Limit = Limit {
+const LIMIT: JudgedLimit = JudgedLimit {
     rate: 10.0,
     burst: 5.0,
 };
 
 /// Checks at these milliseconds, and whether they were allowed.
-fn checks(history: &[(u64, bool)]) -> Vec<Asked> {
-    let check = |(millis, allowed): &(u64, bool)| Asked {
+fn checks(history: &[(u64, bool)]) -> Vec<AnsweredCheck> {
+    let check = |(millis, allowed): &(u64, bool)| AnsweredCheck {
         at: millis * 1_000_000,
         status: if *allowed { 200 } else { 429 },
         cost: 1,
-        ..Asked::default()
+        ..AnsweredCheck::default()
     };
     history.iter().map(check).collect()
 }
 
 /// `count` checks, `gap` milliseconds apart, allowed as `allow` says of the number.
-fn steady(count: u64, gap: u64, allow: impl Fn(u64) -> bool) -> Vec<Asked> {
+fn steady(count: u64, gap: u64, allow: impl Fn(u64) -> bool) -> Vec<AnsweredCheck> {
     let history: Vec<_> = (0..count).map(|nth| (nth * gap, allow(nth))).collect();
     checks(&history)
 }
@@ -119,7 +119,7 @@ fn one_in_a_hundred_is_slower() {
 
 #[test]
 fn a_figure_is_within_its_target_or_not() {
-    let figures = Figures::of("s")
+    let figures = FleetFigures::of("s")
         .most("a", 2.0, 1.0)
         .most("b", None, 1.0)
         .show("c", 3.0);

@@ -3,16 +3,17 @@
 //! A machine that is busy with something else delays sidecars, store and load, which looks like overshoot. It does not
 //! last; a fault of ours does. So a scenario that is short is run again, up to three times in all.
 
+use tidegate_testing::fleet::figure::FleetFigures;
+use tidegate_testing::fleet::scenarios;
+
 use super::alone;
-use super::harness::figure::Figures;
-use super::harness::scenarios;
 
 /// Of the targets that `make fleet` prints.
 const TOLERANCE: f64 = 2.0;
 const RUNS_MAX: usize = 3;
 
 /// Runs a scenario until its figures are within so many times their targets; fails if none of its runs is.
-fn hold(times: f64, scenario: impl Fn() -> Figures) {
+fn hold(times: f64, scenario: impl Fn() -> FleetFigures) {
     let _machine = alone();
     for _ in 1..RUNS_MAX {
         let figures = scenario();

@@ -1,19 +1,20 @@
-//! The load is what it is asked to be.
+//! The load has the rate, the shares and the keys that a test asks for.
 
-use super::harness::load::{Arrival, Load, Random, Stream, answer};
-use super::harness::scenarios::Zipf;
+use tidegate_testing::Random;
+use tidegate_testing::fleet::load::{CheckStream, FleetLoad, ScheduledCheck, answer};
+use tidegate_testing::fleet::scenarios::Zipf;
 
 #[test]
 fn a_stream_has_its_rate_its_shares_and_its_time() {
     let shares = [0.9, 0.05, 0.05];
-    let stream = Stream {
+    let stream = CheckStream {
         rate: 1_000.0,
         shares: &shares,
         from: 2.0,
         to: 12.0,
         seed: 1,
     };
-    let load = Load::one(3).stream(stream);
+    let load = FleetLoad::one(3).stream(stream);
     for (share, arrivals) in shares.iter().zip(&load.arrivals) {
         let expected = 10_000.0 * share;
         let off = (arrivals.len() as f64 - expected).abs();
@@ -23,10 +24,10 @@ fn a_stream_has_its_rate_its_shares_and_its_time() {
             arrivals.len()
         );
         assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
-        let within = |arrival: &Arrival| (2.0..12.0).contains(&arrival.at.as_secs_f64());
+        let within = |arrival: &ScheduledCheck| (2.0..12.0).contains(&arrival.at.as_secs_f64());
         assert!(arrivals.iter().all(within));
     }
-    let again = Load::one(3).stream(stream);
+    let again = FleetLoad::one(3).stream(stream);
     assert_eq!(format!("{load:?}"), format!("{again:?}"));
 }
 

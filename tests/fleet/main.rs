@@ -1,27 +1,12 @@
 //! Fleets of real sidecars on real stores, in one binary: what they hold together, and what they survive.
 //!
-//! `harness` has the load, the judge and the scenarios; `make fleet` prints the same scenarios in full length.
+//! `tidegate_testing::fleet` has the load, the judge and the scenarios; `make fleet` prints the same scenarios in full
+//! length.
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::print_stderr,
-    clippy::cast_possible_truncation,
     reason = "a test that cannot go on fails"
 )]
-
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/client.rs"]
-mod client;
-mod harness;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/prometheus.rs"]
-mod prometheus;
-#[path = "../redis/mod.rs"]
-mod redis;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/sidecar.rs"]
-mod sidecar;
 
 mod books;
 mod budgets;

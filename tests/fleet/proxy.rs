@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::redis::frame;
-use super::redis::proxy::{Fault, Plan, Proxy};
-use super::redis::server::{Server, now, until};
+use tidegate_testing::stores::{FaultPlan, Proxy, ProxyFault, RedisServer, frame};
+use tidegate_testing::{now, until};
+
 use super::shared;
 
 const SOON: Duration = Duration::from_secs(10);
@@ -75,8 +75,8 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-fn start() -> (Server, Proxy) {
-    let server = Server::start(&[]);
+fn start() -> (RedisServer, Proxy) {
+    let server = RedisServer::start(&[]);
     let proxy = Proxy::start(server.port());
     (server, proxy)
 }
@@ -130,7 +130,7 @@ fn passes_what_it_is_not_told_to_spoil() {
 fn cuts_before_the_request() {
     let _machine = shared();
     let (server, proxy) = start();
-    proxy.plan(Plan::next(1, &["INCR"], Fault::CutBefore));
+    proxy.plan(FaultPlan::next(1, &["INCR"], ProxyFault::CutBefore));
     let mut talk = Talk::to(&proxy);
     is(&talk.ask("SET a 1"), OK);
     is(&talk.ask("INCR a"), ENDED);
@@ -142,7 +142,7 @@ fn cuts_before_the_request() {
 fn cuts_after_the_reply_for_as_long_as_it_is_told() {
     let _machine = shared();
     let (server, proxy) = start();
-    proxy.plan(Plan::next(2, &["INCR"], Fault::CutAfter));
+    proxy.plan(FaultPlan::next(2, &["INCR"], ProxyFault::CutAfter));
     is(&Talk::to(&proxy).ask("INCR a"), ENDED);
     is(&Talk::to(&proxy).ask("INCR a"), ENDED);
     is(&Talk::to(&proxy).ask("INCR a"), Ok(":3\r\n"));
@@ -159,8 +159,8 @@ fn cuts_after_the_reply_for_as_long_as_it_is_told() {
 fn fails_by_chance() {
     let _machine = shared();
     let (_server, proxy) = start();
-    let error = Plan::every(&["PING"], Fault::error("BUSY", false));
-    proxy.plan(Plan {
+    let error = FaultPlan::every(&["PING"], ProxyFault::error("BUSY", false));
+    proxy.plan(FaultPlan {
         per_mille: 300,
         ..error
     });
@@ -178,13 +178,21 @@ fn answers_in_place_of_redis_and_in_order() {
     let _machine = shared();
     let (server, proxy) = start();
     let readonly = "READONLY You can't write against a read only replica.";
-    proxy.plan(Plan::next(1, &["INCR"], Fault::error(readonly, false)));
-    proxy.plan(Plan::next(1, &["INCR"], Fault::error("OOM no", true)));
-    let garbage = Fault::Answer {
+    proxy.plan(FaultPlan::next(
+        1,
+        &["INCR"],
+        ProxyFault::error(readonly, false),
+    ));
+    proxy.plan(FaultPlan::next(
+        1,
+        &["INCR"],
+        ProxyFault::error("OOM no", true),
+    ));
+    let garbage = ProxyFault::Answer {
         bytes: b"\x01\x02\r\n".to_vec(),
         applied: false,
     };
-    proxy.plan(Plan::next(1, &["ECHO"], garbage));
+    proxy.plan(FaultPlan::next(1, &["ECHO"], garbage));
     let mut talk = Talk::to(&proxy);
     talk.send(&["SET a 1", "INCR a", "GET a", "INCR a", "ECHO a", "INCR a"]);
     let error = format!("-{readonly}\r\n");
@@ -208,9 +216,9 @@ fn slices_delays_and_truncates() {
     let (_server, proxy) = start();
     let mut talk = Talk::to(&proxy);
     // A reader that is late finds the slices put together again: one of several is in time.
-    proxy.plan(Plan::next(20, &["ECHO"], Fault::Slice));
-    proxy.plan(Plan::next(1, &["ECHO"], Fault::Delay(LATE)));
-    proxy.plan(Plan::next(1, &["ECHO"], Fault::Truncate));
+    proxy.plan(FaultPlan::next(20, &["ECHO"], ProxyFault::Slice));
+    proxy.plan(FaultPlan::next(1, &["ECHO"], ProxyFault::Delay(LATE)));
+    proxy.plan(FaultPlan::next(1, &["ECHO"], ProxyFault::Truncate));
     let sliced = (0..20).filter(|_| {
         talk.chunk_max = 0;
         is(&talk.ask("ECHO hello"), Ok("$5\r\nhello\r\n"));
@@ -227,7 +235,7 @@ fn slices_delays_and_truncates() {
 fn swallows_until_it_is_healed() {
     let _machine = shared();
     let (server, proxy) = start();
-    proxy.plan(Plan::every(&[], Fault::Swallow));
+    proxy.plan(FaultPlan::every(&[], ProxyFault::Swallow));
     let mut talk = Talk::to(&proxy);
     talk.stream.set_read_timeout(Some(LATE)).unwrap();
     let nothing = std::io::ErrorKind::WouldBlock.to_string();
@@ -245,10 +253,10 @@ fn tells_messages_from_replies() {
     for hello in ["PING", "HELLO 3"] {
         let mut talk = Talk::to(&proxy);
         talk.ask(hello).unwrap();
-        proxy.plan(Plan::next(
+        proxy.plan(FaultPlan::next(
             1,
             &["SUBSCRIBE"],
-            Fault::error("NOPERM no", false),
+            ProxyFault::error("NOPERM no", false),
         ));
         is(&talk.ask("SUBSCRIBE a"), Ok("-NOPERM no\r\n"));
         talk.send(&["SUBSCRIBE a b", "SSUBSCRIBE c"]);
@@ -264,7 +272,7 @@ fn tells_messages_from_replies() {
                 .contains("message\r\n$1\r\nb\r\n$4\r\nnews")
         );
         // The next reply is still that of the next request.
-        proxy.plan(Plan::next(1, &["UNSUBSCRIBE"], Fault::CutAfter));
+        proxy.plan(FaultPlan::next(1, &["UNSUBSCRIBE"], ProxyFault::CutAfter));
         is(&talk.ask("UNSUBSCRIBE a"), ENDED);
         until("Redis has seen the end", SOON, || {
             (server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).then_some(())

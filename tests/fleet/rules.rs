@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate_testing::fleet::pods::SidecarFleet;
+use tidegate_testing::stores::{RedisServer, StoreUnderTest};
+use tidegate_testing::until;
 
-use super::harness::fleet::Fleet;
-use super::redis::Store;
-use super::redis::server::{Server, until};
 use super::shared;
 
 /// For news and rounds to get around.
@@ -24,7 +24,7 @@ const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
     - { key: sliding, rate_limit: { unit: hour, requests_per_unit: 20, algorithm: sliding_window } }\n      \
     - { key: log, rate_limit: { unit: hour, requests_per_unit: 20, algorithm: sliding_log } }";
 
-fn check(fleet: &Fleet, pod: usize, query: &str) -> (u16, Value) {
+fn check(fleet: &SidecarFleet, pod: usize, query: &str) -> (u16, Value) {
     let path = format!("/v1/check?domain=fleet&{query}");
     let response = fleet.pods[pod].sidecar.connect().get(&path);
     (response.status, response.json())
@@ -34,14 +34,14 @@ fn source(answer: &Value) -> &str {
     answer["statuses"][0]["source"].as_str().unwrap()
 }
 
-fn two() -> (Server, Fleet) {
-    let store = Server::start(&[]);
-    let fleet = Fleet::sharing(2, &store.section(), RULES);
+fn two() -> (RedisServer, SidecarFleet) {
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::sharing(2, &store.section(), RULES);
     (store, fleet)
 }
 
 /// Checks of `query` on both pods in turn, and how many of so many passed.
-fn passed(fleet: &Fleet, query: &str, checks: usize) -> usize {
+fn passed(fleet: &SidecarFleet, query: &str, checks: usize) -> usize {
     let allowed = |nth: &usize| check(fleet, nth % 2, query).0 == 200;
     (0..checks).filter(allowed).count()
 }
@@ -62,7 +62,7 @@ fn windows_are_shared() {
     let _machine = shared();
     let (_store, fleet) = two();
     for query in ["fixed=a", "sliding=a", "log=a"] {
-        // A check is told when it is answered, so the other pod may miss the last one or two.
+        // A pod reports a check after it has answered it, so the other pod may miss the last one or two.
         let passed: usize = (0..40)
             .map(|nth| {
                 let (status, _) = check(&fleet, nth % 2, query);
@@ -134,9 +134,9 @@ fn without_the_store_each_rule_goes_its_way() {
 #[test]
 fn a_pod_starts_without_the_store_and_joins_when_it_comes() {
     let _machine = shared();
-    let mut store = Server::start(&[]);
+    let mut store = RedisServer::start(&[]);
     store.kill();
-    let fleet = Fleet::lone(&store.section(), RULES);
+    let fleet = SidecarFleet::lone(&store.section(), RULES);
     assert_eq!(check(&fleet, 0, "full=a").0, 200);
     store.restart();
     until("the pod is counted", SOON, || {

@@ -1,16 +1,13 @@
 //! The stores are what the other tests take them for.
 
-use super::redis::Store;
-use super::redis::cluster::Cluster;
-use super::redis::sentinel::Sentinel;
-use super::redis::server::Server;
-use super::redis::tls::Tls;
-use super::redis::unix::Unix;
-use super::redis::valkey;
+use tidegate_testing::stores::{
+    RedisCluster, RedisSentinel, RedisServer, RedisTls, RedisUnixSocket, StoreUnderTest, valkey,
+};
+
 use super::shared;
 
 /// A sidecar takes its `store:` section, and it holds keys.
-fn check(store: &dyn Store) {
+fn check(store: &dyn StoreUnderTest) {
     let section = store.section();
     let text = format!("store: {{ {section} }}\nrules: []\n");
     let checked = tidegate_config::check_text("sidecar.yaml", &text, &|_| None);
@@ -32,7 +29,7 @@ fn check(store: &dyn Store) {
 #[test]
 fn one_server_is_killed_restarted_and_stopped() {
     let _machine = shared();
-    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut server = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
     check(&server);
     let section = server.section();
     server.restart();
@@ -51,7 +48,7 @@ fn one_server_is_killed_restarted_and_stopped() {
 #[test]
 fn sentinels_find_a_new_master() {
     let _machine = shared();
-    let mut store = Sentinel::start();
+    let mut store = RedisSentinel::start();
     check(&store);
     let old = store.masters()[0].port();
     assert!(store.fail_over());
@@ -65,7 +62,7 @@ fn sentinels_find_a_new_master() {
 #[test]
 fn a_cluster_moves_slots_and_finds_a_new_master() {
     let _machine = shared();
-    let mut store = Cluster::start();
+    let mut store = RedisCluster::start();
     check(&store);
     store.reshard(1_000);
     for _ in 0..2 {
@@ -78,7 +75,7 @@ fn a_cluster_moves_slots_and_finds_a_new_master() {
 #[test]
 fn tls_wants_a_certificate_and_a_user() {
     let _machine = shared();
-    let store = Tls::start();
+    let store = RedisTls::start();
     check(&store);
     store.assert_least_privilege();
 }
@@ -98,7 +95,7 @@ fn valkey_is_valkey() {
 #[test]
 fn a_socket_takes_commands() {
     let _machine = shared();
-    let store = Unix::start();
+    let store = RedisUnixSocket::start();
     check(&store);
     let section = store.section();
     let path = section

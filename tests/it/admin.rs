@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 use tidegate::telemetry::{ALL, CIRCUIT_STATE, Kind, REDIS_ERROR_KINDS, SYNC_STALENESS};
-
-use super::client::{Door, Response};
-use super::sidecar::{LISTEN, SOON, Setup, Sidecar, until};
+use tidegate_testing::{Endpoint, LISTEN, Response, SOON, Sidecar, SidecarSetup, until};
 
 const RULES: &str = r#"
 - domain: api
@@ -18,10 +16,10 @@ const RULES: &str = r#"
 "#;
 
 fn start() -> Sidecar {
-    Setup::rules(RULES).start()
+    SidecarSetup::rules(RULES).start()
 }
 
-fn page(sidecar: &Sidecar, door: &str) -> Door {
+fn page(sidecar: &Sidecar, door: &str) -> Endpoint {
     sidecar.door(door).unwrap()
 }
 
@@ -118,7 +116,9 @@ fn other_pages_and_methods_are_refused() {
 
 #[test]
 fn the_status_page() {
-    let sidecar = Setup::rules(RULES).variable("POD_NAME", "pod-7").start();
+    let sidecar = SidecarSetup::rules(RULES)
+        .variable("POD_NAME", "pod-7")
+        .start();
     for value in ["a", "b", "b"] {
         let path = format!("/v1/check?domain=api&client={value}");
         assert_eq!(sidecar.http().get(&path).status, 200);
@@ -160,7 +160,7 @@ fn the_status_page() {
 
     let yaml = sidecar.setup().yaml().replace("9,", "8,");
     sidecar.folder().replace("sidecar.yaml", &yaml);
-    let (after, _) = until("the next version", SOON, || {
+    let after = until("the next version", SOON, || {
         let after = sidecar.admin("/admin/v1/status")["configuration"].take();
         (after["version"] == 2).then_some(after)
     });
@@ -363,7 +363,7 @@ fn a_reset_that_means_no_key_is_refused() {
 
 #[test]
 fn a_reset_needs_the_token_and_the_host() {
-    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
     setup.folder.write("token", "s3cret");
     let sidecar = setup.start();
     let all = "/v1/check?domain=api&client=x&hits_addend=4";
@@ -392,7 +392,7 @@ const PAGES: [&str; 5] = [
     "/admin/v1/nowhere",
 ];
 
-fn ask(door: &Door, path: &str, headers: &[&str]) -> Response {
+fn ask(door: &Endpoint, path: &str, headers: &[&str]) -> Response {
     door.connect().request("GET", path, headers, b"")
 }
 
@@ -402,7 +402,7 @@ fn only_a_request_that_names_this_host_is_answered() {
         r#"admin: ["127.0.0.1:0"]"#,
         r#"admin: ["127.0.0.1:0", "unix:a.sock"]"#,
     );
-    let sidecar = Setup::rules(RULES).listen(&listen).start();
+    let sidecar = SidecarSetup::rules(RULES).listen(&listen).start();
     for door in sidecar.doors("admin") {
         for path in PAGES {
             for host in [
@@ -442,7 +442,7 @@ fn only_a_request_that_names_this_host_is_answered() {
 
 #[test]
 fn with_a_token_every_page_needs_it() {
-    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
     setup.folder.write("token", "  s3cret-token\n");
     let sidecar = setup.start();
     let door = page(&sidecar, "admin");
@@ -501,7 +501,7 @@ fn with_a_token_every_page_needs_it() {
 fn an_admin_door_without_a_lock_is_refused() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.7:0"] {
         let listen = format!(r#"http: ["127.0.0.1:0"], admin: ["{address}"]"#);
-        let (ran, _folder) = Setup::rules(RULES).listen(&listen).fail();
+        let (ran, _folder) = SidecarSetup::rules(RULES).listen(&listen).fail();
         assert_eq!(ran.code, Some(78), "{address}: {ran:?}");
         let expected = "is open to other hosts: give listen.token_file, or listen on loopback";
         assert!(
@@ -514,7 +514,7 @@ fn an_admin_door_without_a_lock_is_refused() {
         (Some(" \n"), "is empty"),
         (None, "read the admin token from token: No such file"),
     ] {
-        let setup = Setup::rules(RULES).listen_also("token_file: token");
+        let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
         if let Some(token) = token {
             setup.folder.write("token", token);
         }
@@ -524,7 +524,7 @@ fn an_admin_door_without_a_lock_is_refused() {
     }
 }
 
-/// A daemon of which every metric has something to tell.
+/// A daemon in which every metric has a value.
 fn busy() -> Sidecar {
     let sidecar = start();
     let mut client = sidecar.connect();
@@ -813,11 +813,11 @@ fn keys_are_no_labels() {
 fn what_a_client_sends_makes_no_log_lines() {
     for format in ["json", "text"] {
         let top = format!("log: {{ level: trace, format: {format} }}");
-        let setup = Setup::rules(RULES)
+        let setup = SidecarSetup::rules(RULES)
             .listen(r#"http: ["unix:t.sock"]"#)
             .top(&top);
         let mut sidecar = setup.start();
-        let door = Door::Unix(sidecar.folder().path("t.sock"));
+        let door = Endpoint::Unix(sidecar.folder().path("t.sock"));
         let mut client = door.connect();
         let nasty = [
             "a\r\nINFO forged",

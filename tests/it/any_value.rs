@@ -1,13 +1,12 @@
-//! No value escapes: of any length and any bytes, it is matched by all of them, counted under a name over all of them,
-//! and shown cut.
+//! Values of any length and any bytes: a rule matches the whole value, the engine counts it under a hash of the whole
+//! value, and pages show it cut.
 
 use serde_json::json;
+use tidegate_testing::{Response, Sidecar, SidecarSetup, request};
 
-use super::client::{Response, request};
 use super::grpc::{LISTEN, tcp};
 use super::resp;
 use super::rls::{self, descriptor, letter};
-use super::sidecar::{Setup, Sidecar};
 
 const RULES: &str = r#"
 - domain: api
@@ -21,7 +20,7 @@ const RULES: &str = r#"
 
 fn start() -> Sidecar {
     let listen = format!("{LISTEN}, resp: [\"127.0.0.1:0\"]");
-    Setup::rules(RULES).listen_also(&listen).start()
+    SidecarSetup::rules(RULES).listen_also(&listen).start()
 }
 
 /// Long, not text, and neither: each different from every other at its end only.

@@ -1,18 +1,17 @@
-//! Whatever comes in: it is refused by name, and the daemon goes on.
+//! Bad input of every kind: the daemon refuses it, says why, and goes on.
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use super::client::{Client, Door, request};
-use super::sidecar::{SOON, Setup, Sidecar, until};
+use tidegate_testing::{Client, Endpoint, Random, SOON, Sidecar, SidecarSetup, request, until};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 1000000/year }] }";
 const CHECK: &str = "/v1/check?domain=api&client=x";
 
 fn start() -> Sidecar {
-    Setup::rules(RULES).start()
+    SidecarSetup::rules(RULES).start()
 }
 
 /// The daemon is the same, answers, and has not panicked.
@@ -544,7 +543,7 @@ fn open(sidecar: &Sidecar) -> f64 {
 #[test]
 fn half_sent_requests_hold_up_nobody_and_are_given_up() {
     let mut sidecar = start();
-    let halves = |door: &Door| {
+    let halves = |door: &Endpoint| {
         let sent: [&[u8]; 5] = [
             b"",
             b"G",
@@ -655,8 +654,10 @@ fn files_max() -> usize {
 fn connections_beyond_the_bound_are_turned_away() {
     const ALL: usize = 10_000;
     const HELD: usize = 64;
-    let mut sidecar = Setup::rules(RULES).bounds("connections_max: 64").start();
-    let Door::Tcp(address) = sidecar.http() else {
+    let mut sidecar = SidecarSetup::rules(RULES)
+        .bounds("connections_max: 64")
+        .start();
+    let Endpoint::Tcp(address) = sidecar.http() else {
         panic!("the first door is on TCP");
     };
     // As many threads as there ever will be, once each kind of work was done.
@@ -719,7 +720,9 @@ fn connections_beyond_the_bound_are_turned_away() {
 /// The answer to a connection too many is a whole HTTP answer.
 #[test]
 fn who_is_turned_away_is_told_why() {
-    let mut sidecar = Setup::rules(RULES).bounds("connections_max: 1").start();
+    let mut sidecar = SidecarSetup::rules(RULES)
+        .bounds("connections_max: 1")
+        .start();
     let mut held = sidecar.connect();
     assert_eq!(held.get(CHECK).status, 200);
     for door in sidecar.doors("http") {
@@ -771,13 +774,7 @@ fn noise_does_no_harm() {
         for seed in 1..=4_u64 {
             let door = &doors[usize::try_from(seed).unwrap() % 2];
             scope.spawn(move || {
-                let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let mut next = || {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    state
-                };
+                let mut random = Random::new(seed);
                 for _ in 0..100 {
                     let mut bytes = request(
                         "POST",
@@ -785,9 +782,9 @@ fn noise_does_no_harm() {
                         &[],
                         with_entry(r#"{"key":"client","value":"noise"}"#).as_bytes(),
                     );
-                    for _ in 0..next() % 8 {
-                        let at = usize::try_from(next()).unwrap() % bytes.len();
-                        bytes[at] = next().to_le_bytes()[0];
+                    for _ in 0..random.below(8) {
+                        let at = random.index(bytes.len());
+                        bytes[at] = random.byte();
                     }
                     let mut client = door.connect();
                     client.send(&bytes);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::sidecar::{Folder, Ran};
+use tidegate_testing::{CommandOutput, Folder};
 
 /// Says what it was called for and what its cargo home holds, and fails in a way of its own.
 const MAKE: &str = r#"#!/bin/sh
@@ -32,7 +32,7 @@ fn machine() -> Folder {
     folder
 }
 
-fn run(folder: &Folder, ci: Option<&str>, home: &Path) -> Ran {
+fn run(folder: &Folder, ci: Option<&str>, home: &Path) -> CommandOutput {
     let path = std::env::var("PATH").unwrap();
     let bin = folder.path("bin");
     let mut command = Command::new(folder.path("our repo/.ci/run"));
@@ -41,7 +41,7 @@ fn run(folder: &Folder, ci: Option<&str>, home: &Path) -> Ran {
     if let Some(ci) = ci {
         command.env("CI", ci);
     }
-    Ran::of(command.output().unwrap())
+    CommandOutput::of(command.output().unwrap())
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::net::TcpListener;
 
 use serde_json::{Value, json};
-
-use super::client::Door;
-use super::sidecar::{Folder, Ran, SOON, Setup, Sidecar};
+use tidegate_testing::{
+    CommandOutput, Endpoint, Folder, SOON, Sidecar, SidecarSetup, tidegate_binary, until,
+};
 
 pub const RULES: &str = r#"
 - domain: api
@@ -207,7 +207,7 @@ fn a_bad_configuration_ends_with_78() {
 #[test]
 fn validate_prints_every_fault_of_every_file() {
     let folder = Folder::new();
-    folder.write("good.yaml", &Setup::rules(RULES).yaml());
+    folder.write("good.yaml", &SidecarSetup::rules(RULES).yaml());
     folder.write(
         "plain.yaml",
         "domain: api\ndescriptors: [{ key: client, rate_limit: 3/day }]\n",
@@ -263,14 +263,14 @@ fn the_shipped_configuration_is_sound() {
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
 }
 
-fn check(sidecar: &Sidecar, to: &str, arguments: &[&str]) -> Ran {
+fn check(sidecar: &Sidecar, to: &str, arguments: &[&str]) -> CommandOutput {
     let all = [&["check"], arguments, &["--to", to]].concat();
     sidecar.folder().run(&all)
 }
 
 #[test]
 fn check_asks_over_both_transports() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     for door in sidecar.doors("http") {
         let (to, client) = (door.to(), format!("client={}", door.kind()));
         let ask = |more: &[&str]| check(&sidecar, &to, &[&["api", &client], more].concat());
@@ -318,7 +318,7 @@ fn check_asks_over_both_transports() {
 
 #[test]
 fn check_prints_the_answer_as_it_came() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let to = sidecar.http().to();
     for (cost, code, overall) in [("3", 0, "OK"), ("1", 1, "OVER_LIMIT")] {
         let ran = check(
@@ -339,7 +339,7 @@ fn check_prints_the_answer_as_it_came() {
 
 #[test]
 fn check_that_cannot_ask_ends_with_2() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let gone = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -380,7 +380,7 @@ fn check_that_cannot_ask_ends_with_2() {
 
 #[test]
 fn check_asks_where_the_variable_says_unless_told() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let to = sidecar.http().to();
     let run = |variable: &str, arguments: &[&str]| {
         let mut command = sidecar.folder().command(&["check", "api", "client=x"]);
@@ -397,8 +397,9 @@ fn check_asks_where_the_variable_says_unless_told() {
 
 #[test]
 fn an_answer_that_nobody_reads_is_an_answer() {
-    let sidecar = Setup::rules(RULES).start();
-    let tidegate = env!("CARGO_BIN_EXE_tidegate");
+    let sidecar = SidecarSetup::rules(RULES).start();
+    let tidegate = tidegate_binary();
+    let tidegate = tidegate.display();
     let (http, metrics) = (sidecar.http().to(), sidecar.door("metrics").unwrap().to());
     for line in [
         format!("{tidegate} health --to {metrics}"),
@@ -413,14 +414,14 @@ fn an_answer_that_nobody_reads_is_an_answer() {
 
 #[test]
 fn flags_beat_variables_which_beat_the_file() {
-    let pod = |setup: Setup| {
+    let pod = |setup: SidecarSetup| {
         let sidecar = setup.start();
         sidecar.admin("/admin/v1/status")["pod"]
             .as_str()
             .unwrap()
             .to_owned()
     };
-    let file = || Setup::rules(RULES).top("log: { format: json }\npod: { id: of-file }");
+    let file = || SidecarSetup::rules(RULES).top("log: { format: json }\npod: { id: of-file }");
     assert_eq!(pod(file()), "of-file");
     assert_eq!(pod(file().variable("POD_NAME", "of-kubernetes")), "of-file");
     assert_eq!(
@@ -432,15 +433,16 @@ fn flags_beat_variables_which_beat_the_file() {
         .variable("POD_NAME", "of-kubernetes");
     assert_eq!(pod(all.argument("--pod-id=of-flag")), "of-flag");
     assert_eq!(
-        pod(Setup::rules(RULES).variable("POD_NAME", "of-kubernetes")),
+        pod(SidecarSetup::rules(RULES).variable("POD_NAME", "of-kubernetes")),
         "of-kubernetes"
     );
-    let named = Setup::rules(RULES).top("log: { format: json }\npod: { id: \"${POD_NAME:-}\" }");
+    let named =
+        SidecarSetup::rules(RULES).top("log: { format: json }\npod: { id: \"${POD_NAME:-}\" }");
     assert_eq!(
         pod(named.variable("POD_NAME", "of-reference")),
         "of-reference"
     );
-    assert_ne!(pod(Setup::rules(RULES)), "");
+    assert_ne!(pod(SidecarSetup::rules(RULES)), "");
 }
 
 #[test]
@@ -449,7 +451,7 @@ fn every_override_works_as_flag_and_as_variable() {
     // Nobody may listen on port 1 and two doors may not share it: this starts only if all are overridden.
     let listen = listen.replacen(":1", ":2", 1).replacen(":1", ":3", 1);
     let text = || {
-        Setup::rules(RULES)
+        SidecarSetup::rules(RULES)
             .listen(&listen)
             .top("log: { level: 'off', format: text }")
     };
@@ -469,7 +471,7 @@ fn every_override_works_as_flag_and_as_variable() {
         let sidecar = setup.start();
         let doors = sidecar.doors("http");
         assert_eq!(
-            doors.iter().map(Door::kind).collect::<Vec<_>>(),
+            doors.iter().map(Endpoint::kind).collect::<Vec<_>>(),
             ["tcp", "unix"]
         );
         assert!(doors[1].to().ends_with("flag.sock"));
@@ -489,7 +491,7 @@ fn a_bad_override_is_told_by_its_name() {
             "TIDEGATE_LISTEN_HTTP: listen.http: ",
         ),
     ] {
-        let (ran, _folder) = Setup::rules(RULES).variable(name, "nonsense").fail();
+        let (ran, _folder) = SidecarSetup::rules(RULES).variable(name, "nonsense").fail();
         assert_eq!(ran.code, Some(78), "{ran:?}");
         assert!(ran.stderr.starts_with(told), "{told}: {ran:?}");
     }
@@ -508,8 +510,11 @@ fn the_file_may_be_named_by_a_variable_and_run_is_the_default() {
         command.env("TIDEGATE_CONFIG", "named.yaml");
         let mut sidecar = Sidecar::of(command, folder);
         let path = sidecar.folder().path("t.sock");
-        super::sidecar::until("the socket", SOON, || path.exists().then_some(()));
-        assert_eq!(Door::Unix(path).get("/v1/check?domain=api&x=y").status, 200);
+        until("the socket", SOON, || path.exists().then_some(()));
+        assert_eq!(
+            Endpoint::Unix(path).get("/v1/check?domain=api&x=y").status,
+            200
+        );
         sidecar.signal("TERM");
         assert_eq!(sidecar.wait(SOON).code(), Some(0));
         let said = sidecar.stdout.text();

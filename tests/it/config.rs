@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate_config::{Address, Config, Faults, HeaderStyle, LogFormat, LogLevel};
 use tidegate_config::{check_text, fingerprint, load};
+use tidegate_testing::Folder;
 
 fn environment(name: &str) -> Option<String> {
     match name {
@@ -37,14 +38,6 @@ fn with<'a>(variables: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<String> + 
         let found = variables.iter().find(|(variable, _)| *variable == name);
         found.map(|(_, value)| (*value).to_owned())
     }
-}
-
-/// A folder of this test's own, empty.
-fn folder(test: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("config-{test}"));
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    folder
 }
 
 fn yaml_files(folder: &str) -> Vec<PathBuf> {
@@ -302,22 +295,22 @@ fn faults_without_end_are_told_up_to_a_bound() {
 
 #[test]
 fn what_cannot_be_read_is_one_clear_fault() {
-    let folder = folder("unreadable");
+    let folder = Folder::new();
     let check = |name: &str, expected: &str| {
-        let path = folder.join(name);
+        let path = folder.path(name);
         let faults = load(&path, &|_| None).expect_err(name);
         let expected = format!("{}{expected}", path.display());
         assert_eq!(faults.to_string(), expected);
         assert_eq!(faults.sources(), [path]);
     };
-    symlink("nowhere", folder.join("dangling.yaml")).unwrap();
-    fs::write(folder.join("large.yaml"), vec![b'#'; 4 * 1024 * 1024 + 1]).unwrap();
+    symlink("nowhere", folder.path("dangling.yaml")).unwrap();
+    fs::write(folder.path("large.yaml"), vec![b'#'; 4 * 1024 * 1024 + 1]).unwrap();
     fs::write(
-        folder.join("latin1.yaml"),
+        folder.path("latin1.yaml"),
         b"drain: 5s\npod: { id: caf\xe9 }\n",
     )
     .unwrap();
-    fs::write(folder.join("cut.yaml"), "listen:\n  http: [\"127.0").unwrap();
+    fs::write(folder.path("cut.yaml"), "listen:\n  http: [\"127.0").unwrap();
     let missing = ": cannot be read: No such file or directory (os error 2)";
     check("missing.yaml", missing);
     check("dangling.yaml", missing);
@@ -345,11 +338,11 @@ fn labels(config: &Config) -> Vec<&str> {
 /// What envoyproxy/ratelimit reads of its folder: every file, also in folders below.
 #[test]
 fn every_file_of_rules_dir_is_a_domain() {
-    let folder = folder("rules_dir");
-    let path = folder.join("sidecar.yaml");
-    fs::create_dir_all(folder.join("rules/team/b")).unwrap();
+    let folder = Folder::new();
+    let path = folder.path("sidecar.yaml");
+    fs::create_dir_all(folder.path("rules/team/b")).unwrap();
     fs::write(&path, "rules: [{ domain: inline }]\nrules_dir: rules\n").unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.join("rules").join(name), text).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path("rules").join(name), text).unwrap();
     let domain = |name: &str, domain: &str| {
         let rules = "[{ key: x, rate_limit: 2/second }]";
         write(name, &format!("domain: {domain}\ndescriptors: {rules}\n"));
@@ -371,8 +364,8 @@ fn every_file_of_rules_dir_is_a_domain() {
     let expected = ["a/x", "b/x", "h/x", "e/x", "d/x", "c/x", "g/x", "f/x"];
     assert_eq!(labels(&config), expected);
     assert!(config.rules.matching("inline").is_some());
-    assert_eq!(warnings(&config, &folder), [""; 0]);
-    assert_eq!(config.sources, [path.clone(), folder.join("rules")]);
+    assert_eq!(warnings(&config, folder.root()), [""; 0]);
+    assert_eq!(config.sources, [path.clone(), folder.path("rules")]);
 
     write("i.yaml", "domain: inline\n");
     write("j.txt", "domain: j\nlisten: {}\n");
@@ -380,7 +373,7 @@ fn every_file_of_rules_dir_is_a_domain() {
     let faults = load(&path, &|_| None).expect_err("three bad files");
     let text = faults
         .to_string()
-        .replace(&folder.display().to_string(), "");
+        .replace(&folder.root().display().to_string(), "");
     assert_eq!(
         text,
         "/rules/README.md:1:1: the file is empty: say at least `rules: []`\n\
@@ -391,12 +384,12 @@ fn every_file_of_rules_dir_is_a_domain() {
 
 #[test]
 fn what_is_not_read_of_rules_dir_is_told() {
-    let folder = folder("rules_unread");
-    let path = folder.join("sidecar.yaml");
-    fs::create_dir_all(folder.join("rules/.git")).unwrap();
-    fs::create_dir_all(folder.join("elsewhere")).unwrap();
+    let folder = Folder::new();
+    let path = folder.path("sidecar.yaml");
+    fs::create_dir_all(folder.path("rules/.git")).unwrap();
+    fs::create_dir_all(folder.path("elsewhere")).unwrap();
     fs::write(&path, "rules_dir: rules\n").unwrap();
-    let write = |name: &str, text: &str| fs::write(folder.join("rules").join(name), text).unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path("rules").join(name), text).unwrap();
     write(
         "a.yaml",
         "domain: a\ndescriptors: [{ key: x, rate_limit: 2/second }]\n",
@@ -406,8 +399,8 @@ fn what_is_not_read_of_rules_dir_is_told() {
     for name in ["a.yaml~", ".hidden.yaml", ".git/config"] {
         write(name, "not YAML: [");
     }
-    symlink("../elsewhere", folder.join("rules/link")).unwrap();
-    let _socket = UnixListener::bind(folder.join("rules/s.sock")).unwrap();
+    symlink("../elsewhere", folder.path("rules/link")).unwrap();
+    let _socket = UnixListener::bind(folder.path("rules/s.sock")).unwrap();
     let config = load(&path, &|_| None).unwrap();
     assert_eq!(labels(&config), ["a/x"]);
     let told = |name: &str, why: &str| {
@@ -423,16 +416,16 @@ fn what_is_not_read_of_rules_dir_is_told() {
         told("link", "it is a link to a folder"),
         told("s.sock", "it is not a regular file"),
     ];
-    assert_eq!(warnings(&config, &folder), expected);
+    assert_eq!(warnings(&config, folder.root()), expected);
     assert_eq!(config.hash, read, "what is not read is no change");
 }
 
 /// A ConfigMap as the kubelet mounts one: links into a hidden folder, which must not be read a second time.
 #[test]
 fn a_mounted_config_map_is_read_once() {
-    let folder = folder("rules_mounted");
-    let path = folder.join("sidecar.yaml");
-    let rules = folder.join("rules");
+    let folder = Folder::new();
+    let path = folder.path("sidecar.yaml");
+    let rules = folder.path("rules");
     fs::create_dir_all(rules.join("..2026_11_17")).unwrap();
     fs::write(&path, "rules_dir: rules\n").unwrap();
     let text = "domain: a\ndescriptors: [{ key: x, rate_limit: 2/second }]\n";
@@ -441,7 +434,7 @@ fn a_mounted_config_map_is_read_once() {
     symlink("..data/a.yaml", rules.join("a.yaml")).unwrap();
     let config = load(&path, &|_| None).unwrap();
     assert_eq!(labels(&config), ["a/x"]);
-    assert_eq!(warnings(&config, &folder), [""; 0]);
+    assert_eq!(warnings(&config, folder.root()), [""; 0]);
 }
 
 #[test]
@@ -476,13 +469,13 @@ fn grpc_without_a_store_is_told() {
 
 #[test]
 fn a_rules_dir_that_is_not_there_is_a_fault_where_it_is_named() {
-    let folder = folder("no_rules_dir");
-    let path = folder.join("sidecar.yaml");
+    let folder = Folder::new();
+    let path = folder.path("sidecar.yaml");
     fs::write(&path, "drain: 5s\nrules_dir: nowhere\n").unwrap();
     let faults = load(&path, &|_| None).expect_err("no such folder");
     let text = faults
         .to_string()
-        .replace(&folder.display().to_string(), "");
+        .replace(&folder.root().display().to_string(), "");
     assert_eq!(
         text,
         "/sidecar.yaml:2:12: rules_dir: /nowhere cannot be read: No such file or directory (os error 2)"
@@ -491,9 +484,9 @@ fn a_rules_dir_that_is_not_there_is_a_fault_where_it_is_named() {
 
 #[test]
 fn a_fingerprint_changes_with_whatever_is_read() {
-    let folder = folder("fingerprint");
-    let path = folder.join("sidecar.yaml");
-    let rules = folder.join("rules");
+    let folder = Folder::new();
+    let path = folder.path("sidecar.yaml");
+    let rules = folder.path("rules");
     fs::create_dir(&rules).unwrap();
     fs::write(&path, "rules_dir: rules\n").unwrap();
     let config = load(&path, &|_| None).unwrap();

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate_config::check_text;
+use tidegate_testing::{
+    Client, Endpoint, Folder, Response, SOON, Sidecar, SidecarSetup, now, request, until,
+};
 
-use super::client::{Client, Door, Response, request};
 use super::guides;
-use super::sidecar::{Folder, SOON, Setup, Sidecar, now, until};
 
 /// The sidecar, Envoy, and Envoy's endpoint on a Unix socket.
 fn guide() -> [String; 3] {
@@ -41,7 +42,7 @@ fn sidecar() -> Sidecar {
     let [sidecar, _, _] = guide();
     check_text("docs/guides/envoy.md", &sidecar, &|_| None).expect("a sound file");
     let (_, rules) = sidecar.split_once("rules:\n").unwrap();
-    Setup::rules(rules)
+    SidecarSetup::rules(rules)
         .listen_also(r#"grpc: ["127.0.0.1:0", "unix:g.sock"]"#)
         .start()
 }
@@ -92,17 +93,17 @@ struct Copies(usize);
 struct Envoy {
     child: Child,
     folder: Folder,
-    front: Door,
-    admin: Door,
+    front: Endpoint,
+    admin: Endpoint,
 }
 
 impl Envoy {
     /// In front of the sidecar that listens at `rls`.
-    fn start(rls: &Door, changes: Changes) -> Self {
+    fn start(rls: &Endpoint, changes: Changes) -> Self {
         Self::start_with(rls, changes, Copies(1))
     }
 
-    fn start_with(rls: &Door, changes: Changes, Copies(copies): Copies) -> Self {
+    fn start_with(rls: &Endpoint, changes: Changes, Copies(copies): Copies) -> Self {
         let [_, envoy, pipe] = guide();
         let action = "- actions:\n                                    - request_headers: { header_name: x-api-key, descriptor_key: api_key }\n";
         let indented = format!("{action}                                ");
@@ -131,12 +132,12 @@ impl Envoy {
             false => envoy,
         };
         let envoy = match rls {
-            Door::Tcp(address) => put(
+            Endpoint::Tcp(address) => put(
                 &envoy,
                 "port_value: 8081",
                 &format!("port_value: {}", address.port()),
             ),
-            Door::Unix(path) => {
+            Endpoint::Unix(path) => {
                 let pipe = put(&pipe, "/run/tidegate/rls.sock", &path.display().to_string());
                 let endpoint = envoy.lines().find(|line| line.contains("port_value: 8081"));
                 put(&envoy, endpoint.unwrap(), pipe.trim_end())
@@ -175,21 +176,21 @@ impl Envoy {
     }
 
     fn ready(mut child: Child, folder: Folder) -> Self {
-        let (admin, _) = until("Envoy's admin page", SOON, || {
+        let admin = until("Envoy's admin page", SOON, || {
             if let Some(status) = child.try_wait().unwrap() {
                 let said = fs::read_to_string(folder.path("err")).unwrap();
                 panic!("Envoy ended with {status}: {said}");
             }
             let address = fs::read_to_string(folder.path("admin")).ok()?;
-            Some(Door::Tcp(address.trim().parse().ok()?))
+            Some(Endpoint::Tcp(address.trim().parse().ok()?))
         });
-        let (port, _) = until("Envoy's listener", SOON, || {
+        let port = until("Envoy's listener", SOON, || {
             let listeners = page(&admin, "/listeners?format=json")?;
             let (_, port) = listeners.split_once("\"port_value\": ")?;
             let digits = port.bytes().take_while(u8::is_ascii_digit).count();
             port[..digits].parse::<u16>().ok().filter(|port| *port > 0)
         });
-        let front = Door::Tcp(([127, 0, 0, 1], port).into());
+        let front = Endpoint::Tcp(([127, 0, 0, 1], port).into());
         until("a live Envoy", SOON, || {
             page(&admin, "/ready").filter(|ready| ready.contains("LIVE"))
         });
@@ -239,7 +240,7 @@ fn binary() -> PathBuf {
     binary
 }
 
-fn page(admin: &Door, path: &str) -> Option<String> {
+fn page(admin: &Endpoint, path: &str) -> Option<String> {
     let mut client = admin.try_connect().ok()?;
     client.send(&request("GET", path, &["Connection: close"], b""));
     client.receive_any()
@@ -306,7 +307,7 @@ fn clients_see_the_headers_and_the_log_names_the_rule() {
 }
 
 /// What a client with a header of these bytes is answered.
-fn get_bytes(front: &Door, key: &[u8], path: &str) -> Response {
+fn get_bytes(front: &Endpoint, key: &[u8], path: &str) -> Response {
     let before = request("GET", path, &["x-api-key: ~"], b"");
     let at = before.iter().position(|byte| *byte == b'~').unwrap();
     let mut client = front.connect();
@@ -322,7 +323,7 @@ fn no_header_gets_past_a_ban() {
     let (_, rules) = sidecar.split_once("rules:\n").unwrap();
     // One domain: the guide's, and who is banned.
     let banned = "\n      - { key: path, value: \"/banned*\", rate_limit: { unit: day, requests_per_unit: 0 } }\n";
-    let sidecar = Setup::rules(&format!("{}{banned}", rules.trim_end()))
+    let sidecar = SidecarSetup::rules(&format!("{}{banned}", rules.trim_end()))
         .listen_also(r#"grpc: ["127.0.0.1:0"]"#)
         .start();
     let open = Changes {
@@ -490,10 +491,10 @@ fn a_budget_that_is_charged_on_stream_done_runs_out() {
     let [sidecar, limits] = blocks("token-budgets.md");
     check_text("docs/guides/token-budgets.md", &sidecar, &|_| None).expect("a sound file");
     let (_, rules) = sidecar.split_once("rules:\n").unwrap();
-    let sidecar = Setup::rules(rules)
+    let sidecar = SidecarSetup::rules(rules)
         .listen_also(r#"grpc: ["127.0.0.1:0"]"#)
         .start();
-    let Door::Tcp(rls) = sidecar.door("grpc").unwrap() else {
+    let Endpoint::Tcp(rls) = sidecar.door("grpc").unwrap() else {
         panic!("a port");
     };
     let envoy = put(&guide()[1], "port_value: 9901", "port_value: 0");

@@ -1,11 +1,12 @@
 //! `tidegate explain`: which rule, under which key and limit, and why.
 
+use tidegate_testing::SidecarSetup;
+
 use super::cli::RULES;
-use super::sidecar::Setup;
 
 #[test]
 fn explain_says_which_rule_and_why() {
-    let setup = Setup::rules(RULES);
+    let setup = SidecarSetup::rules(RULES);
     setup.folder.write("rules.yaml", &setup.yaml());
     let explain = |arguments: &[&str]| {
         let ran = setup
@@ -67,7 +68,7 @@ fn explain_says_which_rule_and_why() {
 
 #[test]
 fn explain_names_the_key_that_is_held() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let ran = sidecar.folder().run(&["explain", "api", "client=x"]);
     let key = ran
         .stdout
@@ -80,7 +81,7 @@ fn explain_names_the_key_that_is_held() {
 
 #[test]
 fn explain_names_keys_as_the_daemon_does() {
-    let setup = Setup::rules(RULES)
+    let setup = SidecarSetup::rules(RULES)
         .top("store: { url: redis://127.0.0.1:1, hash_key_file: secret }\nlog: { format: json }");
     setup.folder.write("secret", "s3cret");
     let sidecar = setup.start();

@@ -1,7 +1,6 @@
 //! `GET /v1/forward`: what a proxy asks, with the values in headers.
 
-use super::client::{Client, Response};
-use super::sidecar::Setup;
+use tidegate_testing::{Client, Response, SidecarSetup};
 
 const RULES: &str = r#"
 - domain: edge
@@ -25,7 +24,7 @@ fn statuses<const N: usize>(client: &mut Client, path: &str, headers: [&str; N])
 
 #[test]
 fn each_value_of_the_header_has_a_bucket() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     for door in sidecar.doors("http") {
         let mut client = door.connect();
         let [one, other] =
@@ -43,7 +42,7 @@ fn each_value_of_the_header_has_a_bucket() {
 /// It is the same check as with the value in the query.
 #[test]
 fn it_shares_its_bucket_with_the_other_forms() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let encoded = "/v1/check?domain=edge&api_key=a%26peek%3Dtrue%20%2525";
     let header = ["X-Api-Key: a&peek=true %25"];
@@ -62,7 +61,7 @@ fn it_shares_its_bucket_with_the_other_forms() {
 
 #[test]
 fn requests_without_the_header_share_a_bucket() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let found = statuses(&mut client, BY_KEY, ["X-Api-Key: ", "Other: 1", "Other: 2"]);
     assert_eq!(found, [200, 200, 429]);
@@ -70,7 +69,7 @@ fn requests_without_the_header_share_a_bucket() {
 
 #[test]
 fn entries_keep_their_order() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let path = "/v1/forward?a=fixed&deny_status=401&b=@x-b&domain=edge";
     let found = statuses(&mut client, path, ["X-B: 1", "X-B: 1", "X-B: 1", "X-B: 2"]);
@@ -80,7 +79,7 @@ fn entries_keep_their_order() {
 /// The headers that Traefik's forwardAuth adds, and one that a client made up before them.
 #[test]
 fn what_traefik_sends() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let path = "/v1/forward?domain=edge&remote_address=@x-forwarded-for";
     let found = [1, 2, 3].map(|nth| {
@@ -105,7 +104,7 @@ fn what_traefik_sends() {
 
 #[test]
 fn what_no_limit_can_be_kept_for_is_refused_and_counted() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let cases: [(&str, &[&str], &str); 5] = [
         (BY_KEY, &["X-Api-Key: 1", "X-Api-Key: 2"], "given twice"),
@@ -137,7 +136,7 @@ fn what_no_limit_can_be_kept_for_is_refused_and_counted() {
 
 #[test]
 fn it_is_asked_with_get_only() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
         let refused = client.request(method, BY_KEY, &[], b"");
@@ -174,7 +173,7 @@ const LOGINS: [&str; 8] = [
 
 #[test]
 fn every_spelling_of_a_path_meets_its_rule() {
-    let sidecar = Setup::rules(PATHS).start();
+    let sidecar = SidecarSetup::rules(PATHS).start();
     let mut client = sidecar.connect();
     let by_path = "/v1/forward?domain=edge&path=@x-forwarded-uri";
     for path in LOGINS {
@@ -203,7 +202,7 @@ fn every_spelling_of_a_path_meets_its_rule() {
 
 #[test]
 fn paths_are_normalised_where_the_configuration_says_so() {
-    let setup = Setup::rules(PATHS)
+    let setup = SidecarSetup::rules(PATHS)
         .top("log: { format: json }\npaths: { keys: [endpoint], forward_keys: [] }");
     let sidecar = setup.start();
     let mut client = sidecar.connect();
@@ -220,7 +219,7 @@ fn paths_are_normalised_where_the_configuration_says_so() {
 
 #[test]
 fn a_port_makes_no_other_client() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     for key in ["remote_address", "api_key"] {
         let path = format!("/v1/forward?domain=edge&{key}=@x-forwarded-for");

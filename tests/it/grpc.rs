@@ -11,11 +11,10 @@ use tidegate::wire::proto::rate_limit_response::{Code, DescriptorStatus};
 use tidegate::wire::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
 };
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, SOON, Sidecar, SidecarSetup, until};
 
-use super::client::Door;
-use super::redis_server::Server;
 use super::rls::{Rls, SHOULD_RATE_LIMIT, descriptor, letter, request};
-use super::sidecar::{SOON, Setup, Sidecar, until};
 
 pub const RULES: &str = r#"
 - domain: api
@@ -34,7 +33,7 @@ pub const RULES: &str = r#"
 pub const LISTEN: &str = r#"grpc: ["127.0.0.1:0", "unix:g.sock"]"#;
 
 pub fn start() -> Sidecar {
-    Setup::rules(RULES).listen_also(LISTEN).start()
+    SidecarSetup::rules(RULES).listen_also(LISTEN).start()
 }
 
 pub fn tcp(sidecar: &Sidecar) -> Rls {
@@ -82,7 +81,7 @@ fn the_burst_passes_and_the_next_is_denied_on_tcp_and_unix() {
     let sidecar = start();
     let doors = sidecar.doors("grpc");
     assert_eq!(
-        doors.iter().map(Door::kind).collect::<Vec<_>>(),
+        doors.iter().map(Endpoint::kind).collect::<Vec<_>>(),
         ["tcp", "unix"]
     );
     for door in &doors {
@@ -252,7 +251,7 @@ fn a_refund_gives_back_and_never_more_than_was_used() {
     assert_eq!(rls.letters("client", "refund", 4), "aaad");
 }
 
-fn carried(requests_per_unit: u32, unit: RateLimitUnit, value: &str) -> RateLimitDescriptor {
+fn caller_limit(requests_per_unit: u32, unit: RateLimitUnit, value: &str) -> RateLimitDescriptor {
     RateLimitDescriptor {
         limit: Some(RateLimitOverride {
             requests_per_unit,
@@ -279,11 +278,14 @@ fn a_limit_that_the_caller_carries_holds_instead_of_the_rule() {
             limit.map(|limit| (limit.requests_per_unit, limit.unit())),
         )
     };
-    let two = carried(2, RateLimitUnit::Day, "carried");
+    let two = caller_limit(2, RateLimitUnit::Day, "carried");
     let seen: String = (0..3).map(|_| ask("api", two.clone()).0).collect();
     assert_eq!(seen, "aad");
     assert_eq!(ask("api", two.clone()).1, Some((2, Unit::Day)));
-    assert_eq!(ask("api", carried(2, RateLimitUnit::Day, "other")).0, 'a');
+    assert_eq!(
+        ask("api", caller_limit(2, RateLimitUnit::Day, "other")).0,
+        'a'
+    );
     assert_eq!(
         ask("unknown", two.clone()).0,
         'a',
@@ -291,8 +293,14 @@ fn a_limit_that_the_caller_carries_holds_instead_of_the_rule() {
     );
     assert_eq!(ask("unknown", two).1, None);
     // One time line for each descriptor: what was used under one limit is used under the next.
-    assert_eq!(ask("api", carried(1, RateLimitUnit::Day, "carried")).0, 'd');
-    assert_eq!(ask("api", carried(0, RateLimitUnit::Day, "none")).0, 'd');
+    assert_eq!(
+        ask("api", caller_limit(1, RateLimitUnit::Day, "carried")).0,
+        'd'
+    );
+    assert_eq!(
+        ask("api", caller_limit(0, RateLimitUnit::Day, "none")).0,
+        'd'
+    );
     assert_eq!(
         rls.letters("client", "carried", 4),
         "aaad",
@@ -308,19 +316,19 @@ fn a_carried_limit_that_cannot_be_is_denied_and_its_field_named() {
     let unit = format!("{at}.unit: must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR");
     check_denied(
         &mut rls,
-        request([carried(1, RateLimitUnit::Unknown, "v")]),
+        request([caller_limit(1, RateLimitUnit::Unknown, "v")]),
         &unit,
     );
-    let mut seven = carried(1, RateLimitUnit::Day, "v");
+    let mut seven = caller_limit(1, RateLimitUnit::Day, "v");
     seven.limit.as_mut().unwrap().unit = 7;
     check_denied(&mut rls, request([seven]), &unit);
     let fast = format!("{at}.requests_per_unit: must be at most 1000000000 per second");
     check_denied(
         &mut rls,
-        request([carried(u32::MAX, RateLimitUnit::Second, "v")]),
+        request([caller_limit(u32::MAX, RateLimitUnit::Second, "v")]),
         &fast,
     );
-    let mut none = carried(1, RateLimitUnit::Day, "v");
+    let mut none = caller_limit(1, RateLimitUnit::Day, "v");
     none.limit.as_mut().unwrap().unit_multiplier = Some(0);
     let none_text = format!("{at}.unit_multiplier: must be at least 1 (a window needs a length)");
     check_denied(&mut rls, request([none]), &none_text);
@@ -349,7 +357,7 @@ fn headers_follow_the_styles_and_a_denial_says_when_to_retry() {
     assert_eq!(headers(&denial)["retry-after"], "28800");
     assert_eq!(headers(&denial)["x-ratelimit-retry-after"], "28800");
 
-    let quiet = Setup::rules(RULES)
+    let quiet = SidecarSetup::rules(RULES)
         .listen_also(LISTEN)
         .top("log: { format: json }\nheaders: []");
     let sidecar = quiet.start();
@@ -563,7 +571,10 @@ fn a_strict_rule_without_its_store_is_answered_as_it_says() {
     - { key: alone, consistency: strict, on_store_error: local_full, rate_limit: 3/day }
 "#;
     let top = "log: { format: json }\nstore: { url: \"redis://127.0.0.1:1\", timeout: 50ms }";
-    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(top).start();
+    let sidecar = SidecarSetup::rules(rules)
+        .listen_also(LISTEN)
+        .top(top)
+        .start();
     let mut rls = tcp(&sidecar);
     let answer = rls.ask(request([descriptor(&[("closed", "v")])])).unwrap();
     assert_eq!(
@@ -581,7 +592,7 @@ fn a_strict_rule_without_its_store_is_answered_as_it_says() {
 
 #[test]
 fn a_strict_rule_is_decided_by_the_store() {
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let rules = r#"
 - domain: api
   descriptors:
@@ -591,7 +602,10 @@ fn a_strict_rule_is_decided_by_the_store() {
         "log: {{ format: json }}\nstore: {{ url: \"{}\" }}",
         redis.url()
     );
-    let sidecar = Setup::rules(rules).listen_also(LISTEN).top(&top).start();
+    let sidecar = SidecarSetup::rules(rules)
+        .listen_also(LISTEN)
+        .top(&top)
+        .start();
     let mut rls = tcp(&sidecar);
     let mut ask = |value: &str| {
         rls.ask(request([descriptor(&[("client", value)])]))

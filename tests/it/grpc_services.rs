@@ -13,11 +13,10 @@ use tidegate::wire::proto::messages;
 use tidegate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
 use tidegate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
 use tidegate::wire::proto::reflection::v1::{ServerReflectionRequest, ServerReflectionResponse};
+use tidegate_testing::{Endpoint, SOON, SidecarSetup, now, until};
 
-use super::client::Door;
 use super::grpc::{LISTEN, RULES, start, tcp};
 use super::rls::{Rls, SHOULD_RATE_LIMIT, request};
-use super::sidecar::{SOON, Setup, now, until};
 
 fn health(rls: &mut Rls, service: &str) -> Result<ServingStatus, tonic::Code> {
     let request = HealthCheckRequest {
@@ -62,7 +61,11 @@ fn health_is_serving_until_the_drain_begins_and_watchers_hear_of_it() {
 #[test]
 fn a_drain_does_not_wait_for_who_has_said_nothing() {
     let mut sidecar = start();
-    let silent: Vec<_> = sidecar.doors("grpc").iter().map(Door::connect).collect();
+    let silent: Vec<_> = sidecar
+        .doors("grpc")
+        .iter()
+        .map(Endpoint::connect)
+        .collect();
     let connected = || {
         sidecar
             .metrics()
@@ -80,7 +83,7 @@ fn a_drain_does_not_wait_for_who_has_said_nothing() {
 
 #[test]
 fn connections_beyond_the_bound_are_told_to_calm_down() {
-    let setup = Setup::rules(RULES)
+    let setup = SidecarSetup::rules(RULES)
         .listen_also(LISTEN)
         .bounds("connections_max: 1");
     let sidecar = setup.start();
@@ -213,7 +216,7 @@ fn what_is_not_served_is_unimplemented() {
 fn what_is_no_call_is_told_so_in_the_words_of_http() {
     let sidecar = start();
     let mut rls = tcp(&sidecar);
-    let Some(Door::Tcp(address)) = sidecar.door("grpc") else {
+    let Some(Endpoint::Tcp(address)) = sidecar.door("grpc") else {
         panic!("no TCP")
     };
     let curl = |arguments: &str| {

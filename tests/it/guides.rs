@@ -11,8 +11,7 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::Value;
-
-use super::sidecar::{Folder, Ran, Setup};
+use tidegate_testing::{CommandOutput, Folder, SidecarSetup};
 
 /// Where the guides have the socket.
 const SOCKET: &str = "/run/tidegate/tidegate.sock";
@@ -84,9 +83,9 @@ pub fn tool(program: &str) -> Command {
 }
 
 /// Runs to its end what has to succeed.
-fn run(mut command: Command) -> Ran {
+fn run(mut command: Command) -> CommandOutput {
     let output = command.output().unwrap();
-    let ran = Ran {
+    let ran = CommandOutput {
         code: output.status.code(),
         stdout: String::from_utf8(output.stdout).unwrap(),
         stderr: String::from_utf8(output.stderr).unwrap(),
@@ -130,7 +129,7 @@ fn check(language: &Language, make: impl Fn(&Folder) -> Command) {
         panic!("no rules");
     };
     let (_, rules) = rules.split_once("rules:\n").unwrap();
-    let sidecar = Setup::rules(rules).start();
+    let sidecar = SidecarSetup::rules(rules).start();
     let socket = sidecar.folder().path("t.sock");
     let [block] = &guide("clients.md", language.name)[..] else {
         panic!("not one block of {}", language.name);

@@ -3,13 +3,13 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use super::sidecar::{Folder, Setup};
+use tidegate_testing::{Folder, SidecarSetup};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3/day }] }";
 
 #[test]
 fn health_tells_readiness_in_a_line() {
-    let sidecar = Setup::rules(RULES)
+    let sidecar = SidecarSetup::rules(RULES)
         .listen(r#"http: ["127.0.0.1:0"], metrics: ["127.0.0.1:0", "unix:m.sock"]"#)
         .start();
     for door in sidecar.doors("metrics") {

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-
-use super::client::{Client, Door, Response, request};
-use super::sidecar::{SOON, Setup, Sidecar, now, until};
+use tidegate_testing::{
+    Client, Endpoint, Response, SOON, Sidecar, SidecarSetup, now, request, until,
+};
 
 const RULES: &str = r#"
 - domain: api
@@ -43,11 +43,11 @@ const RULES: &str = r#"
 "#;
 
 /// Runs `show` against a daemon, once over TCP and once over its Unix socket.
-fn on_both(show: impl Fn(&Sidecar, &Door)) {
-    let sidecar = Setup::rules(RULES).start();
+fn on_both(show: impl Fn(&Sidecar, &Endpoint)) {
+    let sidecar = SidecarSetup::rules(RULES).start();
     let doors = sidecar.doors("http");
     assert_eq!(
-        doors.iter().map(Door::kind).collect::<Vec<_>>(),
+        doors.iter().map(Endpoint::kind).collect::<Vec<_>>(),
         ["tcp", "unix"]
     );
     for door in &doors {
@@ -154,7 +154,7 @@ fn the_burst_passes_and_the_next_is_denied() {
 
 #[test]
 fn both_forms_and_both_transports_share_one_bucket() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let [tcp, unix] = [0, 1].map(|index| sidecar.doors("http")[index].connect());
     let (mut tcp, mut unix) = (tcp, unix);
     let path = "/v1/check?domain=api&client=shared%20%2B+one";
@@ -270,7 +270,7 @@ fn the_headers_of_an_answer() {
 /// The names of an answer's headers that are about limits, for an allowed and a denied check.
 fn limit_headers(styles: &str) -> (Vec<String>, Vec<Response>) {
     let top = format!("log: {{ format: json }}\nheaders: {styles}");
-    let sidecar = Setup::rules(RULES).top(&top).start();
+    let sidecar = SidecarSetup::rules(RULES).top(&top).start();
     let mut client = sidecar.connect();
     let answers: Vec<_> = (0..4).map(|_| ask(&mut client, "client", "x")).collect();
     let mut names: Vec<String> = answers
@@ -672,7 +672,7 @@ fn retry_after_is_neither_too_long_nor_too_short() {
         let wait = Duration::from_secs_f64(wait);
         assert!(wait <= Duration::from_millis(250), "{wait:?}");
         // Not before: it was denied after `asked`, and its answer is rounded up to the millisecond.
-        let (passed, _) = until("the next to pass", SOON, || {
+        let passed = until("the next to pass", SOON, || {
             (client.get(&path).status == 200).then(now)
         });
         let passed = passed.duration_since(asked) + Duration::from_millis(1);
@@ -741,7 +741,7 @@ fn what_nothing_limits_passes_and_is_counted() {
 
 #[test]
 fn addresses_of_one_client_share_a_bucket() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let mut passes = |addresses: &[&str]| {
         let answers: Vec<_> = addresses
@@ -768,7 +768,7 @@ fn addresses_of_one_client_share_a_bucket() {
 
 #[test]
 fn keys_that_look_alike_once_joined_are_different() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let pairs = [
         ("x:y", "z"),
@@ -800,8 +800,8 @@ fn keys_that_look_alike_once_joined_are_different() {
 fn curl_gets_the_same_on_both_transports() {
     on_both(|sidecar, door| {
         let (to, url) = match door {
-            Door::Tcp(address) => (String::new(), format!("http://{address}")),
-            Door::Unix(_) => (
+            Endpoint::Tcp(address) => (String::new(), format!("http://{address}")),
+            Endpoint::Unix(_) => (
                 "--unix-socket t.sock".to_owned(),
                 "http://localhost".to_owned(),
             ),
@@ -827,7 +827,7 @@ fn the_line_to_try_works_as_it_is_printed() {
   descriptors: [{ key: "a key", value: "100% 'quoted' *", rate_limit: 1/day }]
 "#;
     for listen in [r#"http: ["127.0.0.1:0"]"#, r#"http: ["unix:t.sock"]"#] {
-        let sidecar = Setup::rules(rules).listen(listen).start();
+        let sidecar = SidecarSetup::rules(rules).listen(listen).start();
         let events = sidecar.events();
         let lines: Vec<_> = events
             .iter()

@@ -7,11 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use prost::Message;
+use tidegate_testing::{Client, Endpoint, SOON, Sidecar, now, until};
 
-use super::client::{Client, Door};
 use super::grpc::start;
 use super::rls::{Rls, SHOULD_RATE_LIMIT, descriptor, request};
-use super::sidecar::{SOON, Sidecar, now, until};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -93,7 +92,7 @@ impl Noise {
     }
 }
 
-fn door(sidecar: &Sidecar) -> Door {
+fn door(sidecar: &Sidecar) -> Endpoint {
     sidecar.door("grpc").unwrap()
 }
 

@@ -1,10 +1,9 @@
 //! `POST /json`, as envoyproxy/ratelimit has it: protobuf's JSON in and out.
 
 use serde_json::{Value, json};
+use tidegate_testing::{Client, Response, SidecarSetup};
 
-use super::client::{Client, Response};
 use super::grpc::RULES;
-use super::sidecar::Setup;
 
 fn post(client: &mut Client, body: &Value) -> Response {
     client.post("/json", &body.to_string())
@@ -17,7 +16,7 @@ fn check(key: &str, value: &str) -> Value {
 
 #[test]
 fn the_answer_is_in_protobufs_json_with_defaults_left_out() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let answer = post(&mut client, &check("client", "v"));
     assert_eq!(
@@ -61,7 +60,7 @@ fn the_answer_is_in_protobufs_json_with_defaults_left_out() {
 
 #[test]
 fn a_denial_is_a_429_that_says_what_is_left_by_leaving_it_out() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let statuses: Vec<_> = (0..4)
         .map(|_| post(&mut client, &check("client", "v")).status)
@@ -82,7 +81,7 @@ fn a_denial_is_a_429_that_says_what_is_left_by_leaving_it_out() {
 
 #[test]
 fn fields_may_be_in_camel_case_or_not_and_numbers_in_quotes() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let entries = json!([{ "key": "wide", "value": "v" }]);
     let mut left = |request: Value, of_descriptor: Value| {
@@ -122,7 +121,7 @@ fn fields_may_be_in_camel_case_or_not_and_numbers_in_quotes() {
 
 #[test]
 fn a_limit_can_be_carried_by_the_name_or_the_number_of_its_unit() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     for (field, unit, expected) in [
         ("requestsPerUnit", json!("DAY"), 200),
@@ -140,7 +139,7 @@ fn a_limit_can_be_carried_by_the_name_or_the_number_of_its_unit() {
 
 #[test]
 fn what_is_no_check_is_a_400() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     for (body, words) in [
         ("", "EOF while parsing"),
@@ -175,7 +174,7 @@ fn what_is_no_check_is_a_400() {
 
 #[test]
 fn what_is_over_a_bound_is_denied_and_says_why() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let entry = r#"{"key":"client","value":"v"}"#;
     let with = |entries: &[&str]| {
         let entries = entries.join(",");

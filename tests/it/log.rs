@@ -4,9 +4,7 @@ use std::fs::OpenOptions;
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
-use super::client::Door;
-use super::prometheus::Metrics;
-use super::sidecar::{Folder, Ran, SOON, until};
+use tidegate_testing::{CommandOutput, Endpoint, Folder, MetricsPage, SOON, until};
 
 /// What the contract promises of a reload.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(10);
@@ -29,7 +27,7 @@ impl Daemon {
         until("a ready daemon", SOON, || {
             let ended = daemon.child.try_wait().unwrap();
             assert_eq!(ended, None, "ended by itself");
-            let ready = |door: Door| {
+            let ready = |door: Endpoint| {
                 door.try_connect()
                     .map(|mut door| door.get("/readyz").status)
             };
@@ -40,8 +38,8 @@ impl Daemon {
         daemon
     }
 
-    fn door(&self, name: &str) -> Door {
-        Door::Unix(self.folder.path(&format!("{name}.sock")))
+    fn door(&self, name: &str) -> Endpoint {
+        Endpoint::Unix(self.folder.path(&format!("{name}.sock")))
     }
 
     fn limit(&self) -> u64 {
@@ -73,7 +71,7 @@ impl Daemon {
 
     fn lost(&self, reason: &str) -> f64 {
         let page = self.door("m").get("/metrics").text();
-        Metrics::parse(&page).of("ratelimit_log_lines_lost_total", &[("reason", reason)])
+        MetricsPage::parse(&page).of("ratelimit_log_lines_lost_total", &[("reason", reason)])
     }
 
     /// Ends it in order: it drains, and says that all is well.
@@ -81,7 +79,7 @@ impl Daemon {
         let pid = self.child.id().to_string();
         let killed = self.folder.shell(&format!("kill -TERM {pid}"));
         assert_eq!(killed.code, Some(0));
-        let (status, _) = until("the end", SOON, || self.child.try_wait().unwrap());
+        let status = until("the end", SOON, || self.child.try_wait().unwrap());
         assert_eq!(status.code(), Some(0));
     }
 }
@@ -158,7 +156,7 @@ fn an_exit_status_does_not_depend_on_who_reads() {
     ] {
         let mut command = folder.command(arguments);
         command.stdout(full()).stderr(full());
-        let ran = Ran::of(command.output().unwrap());
+        let ran = CommandOutput::of(command.output().unwrap());
         assert_eq!(ran.code, Some(78), "{arguments:?}");
     }
     for arguments in [
@@ -167,7 +165,7 @@ fn an_exit_status_does_not_depend_on_who_reads() {
     ] {
         let mut command = folder.command(arguments);
         command.stdout(full()).stderr(full());
-        let ran = Ran::of(command.output().unwrap());
+        let ran = CommandOutput::of(command.output().unwrap());
         assert_eq!(ran.code, Some(2), "{arguments:?}");
     }
 }

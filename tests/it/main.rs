@@ -1,6 +1,6 @@
 //! Integration tests, in one binary: it links once.
 //!
-//! `sidecar` starts the real daemon; each test has one of its own, on ports that the system chooses.
+//! Each test starts a real daemon of its own, a `tidegate_testing::Sidecar`, on ports that the system chooses.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,7 +14,6 @@ mod any_value;
 mod bad_input;
 mod ci;
 mod cli;
-mod client;
 mod config;
 mod envoy;
 mod explain;
@@ -29,11 +28,7 @@ mod json;
 mod log;
 mod nginx;
 mod probes;
-mod prometheus;
 mod redis_cell;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../redis/server.rs"]
-mod redis_server;
 mod reference;
 mod reload;
 mod resp;
@@ -42,7 +37,6 @@ mod resp_clients;
 mod resp_pages;
 mod rls;
 mod shutdown;
-mod sidecar;
 mod sockets;
 mod tasks;
 mod tidy;

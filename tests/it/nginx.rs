@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 
-use super::client::{Client, Door, Response};
+use tidegate_testing::{Client, Endpoint, Folder, Response, SOON, Sidecar, SidecarSetup, until};
+
 use super::guides::{guide, tool};
-use super::sidecar::{Folder, SOON, Setup, Sidecar, until};
 
 const RULES: &str = r#"
 - domain: edge
@@ -31,7 +31,7 @@ const COUNTED: [&str; 5] = [
 
 fn sidecar() -> Sidecar {
     // The workers of an nginx that root starts are somebody else.
-    let setup = Setup::rules(RULES).listen_also(r#"unix_mode: "0666""#);
+    let setup = SidecarSetup::rules(RULES).listen_also(r#"unix_mode: "0666""#);
     setup.start()
 }
 
@@ -43,7 +43,7 @@ fn own_address() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(127, high, low, count), 8080))
 }
 
-/// The app behind the proxy: tells how long a body it was sent. `/403` and `/500` are answered with that.
+/// The app behind the proxy: answers the length of the body that it received. `/403` and `/500` are answered with that.
 fn app() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -116,7 +116,7 @@ impl Proxy {
         until("a proxy that listens", SOON, || {
             let ended = proxy.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", proxy.said());
-            Door::Tcp(address).is_open().then_some(())
+            Endpoint::Tcp(address).is_open().then_some(())
         });
         proxy
     }
@@ -164,7 +164,7 @@ impl Proxy {
     }
 
     fn connect(&self) -> Client {
-        Door::Tcp(self.address).connect()
+        Endpoint::Tcp(self.address).connect()
     }
 
     /// One request, on a connection of its own.
@@ -191,7 +191,7 @@ impl Drop for Proxy {
 }
 
 /// The guide's configuration of nginx, asking at `door`: the one that fails closed, or the one that fails open.
-fn http(door: &Door, open: bool) -> String {
+fn http(door: &Endpoint, open: bool) -> String {
     patient(&hasty_http(door, open))
 }
 
@@ -203,7 +203,7 @@ fn patient(text: &str) -> String {
 }
 
 /// The same, with the guide's timeouts.
-fn hasty_http(door: &Door, open: bool) -> String {
+fn hasty_http(door: &Endpoint, open: bool) -> String {
     let blocks = guide("nginx.md", "nginx");
     let [closed, instead, ..] = &blocks[..] else {
         panic!("not two blocks: {blocks:?}");
@@ -215,8 +215,8 @@ fn hasty_http(door: &Door, open: bool) -> String {
         http.replace_range(start..start + length, instead);
     }
     let to = match door {
-        Door::Tcp(address) => address.to_string(),
-        Door::Unix(path) => format!("unix:{}", path.display()),
+        Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => format!("unix:{}", path.display()),
     };
     assert_eq!(http.matches("server 127.0.0.1:7600;").count(), 1);
     http.replace("server 127.0.0.1:7600;", &format!("server {to};"))
@@ -335,7 +335,7 @@ fn nginx_fails_closed_or_open_as_configured() {
 fn nginx_does_not_wait_for_an_answer() {
     for (open, expected) in [(false, 503), (true, 200)] {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let door = Door::Tcp(silent.local_addr().unwrap());
+        let door = Endpoint::Tcp(silent.local_addr().unwrap());
         let proxy = Proxy::nginx(&hasty_http(&door, open));
         assert_eq!(proxy.get("/", "hangs").status, expected);
     }
@@ -403,12 +403,12 @@ fn nginx_may_be_told_401() {
 }
 
 /// The guide's site for Caddy, asking at `door`.
-fn site(nth: usize, door: &Door) -> String {
+fn site(nth: usize, door: &Endpoint) -> String {
     let site = &guide("nginx.md", "caddyfile")[nth];
     assert_eq!(site.matches("127.0.0.1:7600").count(), 1);
     let to = match door {
-        Door::Tcp(address) => address.to_string(),
-        Door::Unix(path) => format!("unix/{}", path.display()),
+        Endpoint::Tcp(address) => address.to_string(),
+        Endpoint::Unix(path) => format!("unix/{}", path.display()),
     };
     site.replace("127.0.0.1:7600", &to)
 }

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::client::{Client, Door};
-use super::sidecar::{Folder, SOON, Setup, Sidecar, until};
+use tidegate_testing::{
+    Client, Endpoint, Folder, SOON, Sidecar, SidecarSetup, tidegate_binary, until,
+};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 100000/day }] }";
 const CHECK: &str = "/v1/check?domain=api&client=x";
@@ -15,7 +16,7 @@ const CHECK: &str = "/v1/check?domain=api&client=x";
 const PAGES_MAX: f64 = 64.0;
 
 /// Connections of the door that do nothing, or never finish their request.
-fn idle(door: &Door, count: usize) -> Vec<Client> {
+fn idle(door: &Endpoint, count: usize) -> Vec<Client> {
     let connect = |number: usize| {
         let mut client = door.connect();
         if number % 2 == 1 {
@@ -27,7 +28,7 @@ fn idle(door: &Door, count: usize) -> Vec<Client> {
 }
 
 /// What kubelet does: a connection of its own, and an answer within a second.
-fn probe(door: &Door, path: &str) {
+fn probe(door: &Endpoint, path: &str) {
     let mut client = door.connect();
     client.patience(Duration::from_secs(1));
     assert_eq!(client.get(path).status, 200, "{path}");
@@ -39,7 +40,7 @@ fn of_door(sidecar: &Sidecar, metric: &str, door: &str) -> f64 {
 
 #[test]
 fn idle_connections_to_the_pages_give_way() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     for (name, path) in [("metrics", "/livez"), ("admin", "/admin/v1/status")] {
         let door = sidecar.door(name).unwrap();
         let mut silent = idle(&door, 200);
@@ -69,11 +70,11 @@ const BEGUN: &[u8] = b"GET /livez HTTP/1.1\r\nHost: loc";
 /// The second.
 const REST: &[u8] = b"alhost\r\n\r\n";
 
-fn silent(door: &Door, count: usize) -> Vec<Client> {
+fn silent(door: &Endpoint, count: usize) -> Vec<Client> {
     (0..count).map(|_| door.connect()).collect()
 }
 
-fn begun(door: &Door, count: usize) -> Vec<Client> {
+fn begun(door: &Endpoint, count: usize) -> Vec<Client> {
     let connect = |_| {
         let mut client = door.connect();
         assert!(client.send(BEGUN));
@@ -94,7 +95,7 @@ fn gave_way(sidecar: &Sidecar, count: f64) {
 /// However many connect and send nothing, whoever has sent something keeps his seat.
 #[test]
 fn silent_connections_give_way_before_those_that_have_spoken() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let door = sidecar.door("admin").unwrap();
     let mut spoken = begun(&door, 8);
     let mut held = silent(&door, 56);
@@ -112,7 +113,7 @@ fn silent_connections_give_way_before_those_that_have_spoken() {
 /// Whoever holds all seats with half a request leaves enough for those that have yet to send theirs.
 #[test]
 fn connections_that_have_spoken_leave_half_of_the_seats() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let door = sidecar.door("admin").unwrap();
     let held = begun(&door, 200);
     gave_way(&sidecar, 136.0);
@@ -126,7 +127,7 @@ fn connections_that_have_spoken_leave_half_of_the_seats() {
 /// As many silent connections as a client can make, one after the other: each probe is answered.
 #[test]
 fn probes_are_answered_in_a_flood_of_silent_connections() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let door = sidecar.door("metrics").unwrap();
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -157,10 +158,10 @@ fn probes_are_answered_in_a_flood_of_silent_connections() {
 /// The daemon, started by a shell that first runs `limits`.
 fn start(limits: &str) -> Sidecar {
     let folder = Folder::new();
-    let setup = Setup::rules(RULES).bounds("connections_max: 1024");
+    let setup = SidecarSetup::rules(RULES).bounds("connections_max: 1024");
     folder.write("sidecar.yaml", &setup.yaml());
     let mut command = Command::new("sh");
-    let line = format!("{limits}; exec {}", env!("CARGO_BIN_EXE_tidegate"));
+    let line = format!("{limits}; exec {}", tidegate_binary().display());
     command.args(["-c", &line]).current_dir(folder.path("."));
     let sidecar = Sidecar::of(command, folder);
     until("a ready daemon", SOON, || {

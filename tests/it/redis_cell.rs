@@ -16,9 +16,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Instant;
 
-use super::client::Door;
-use super::redis_server::Server;
-use super::sidecar::{Setup, now};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, Random, SidecarSetup, now};
 
 const MODULE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -99,38 +98,21 @@ struct Remaining {
     theirs: i128,
 }
 
-/// The same in every run: what fails once fails again.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) as usize % end
+fn random_params(random: &mut Random) -> Params {
+    Params {
+        max_burst: random.pick(&[0, 1, 2, 4, 9, 15, 99, 999]),
+        count: random.pick(&[1, 2, 3, 7, 10, 30, 60, 100, 1_000]),
+        period: random.pick(&[1, 10, 60, 3_600, 86_400, 2_592_000]),
     }
+}
 
-    fn one_of(&mut self, of: &[i128]) -> i128 {
-        of[self.below(of.len())]
-    }
-
-    fn params(&mut self) -> Params {
-        Params {
-            max_burst: self.one_of(&[0, 1, 2, 4, 9, 15, 99, 999]),
-            count: self.one_of(&[1, 2, 3, 7, 10, 30, 60, 100, 1_000]),
-            period: self.one_of(&[1, 10, 60, 3_600, 86_400, 2_592_000]),
-        }
-    }
-
-    fn quantity(&mut self, params: Params) -> Option<i128> {
-        match self.below(10) {
-            0 => Some(0),
-            1 => Some(1),
-            2 => Some(self.one_of(&[2, 3, 5])),
-            3 => Some(params.max_burst + self.one_of(&[0, 1, 2])),
-            _ => None,
-        }
+fn random_quantity(random: &mut Random, params: Params) -> Option<i128> {
+    match random.below(10) {
+        0 => Some(0),
+        1 => Some(1),
+        2 => Some(random.pick(&[2, 3, 5])),
+        3 => Some(params.max_burst + random.pick(&[0, 1, 2])),
+        _ => None,
     }
 }
 
@@ -175,7 +157,7 @@ struct Tally {
     same: usize,
     /// A cell came back between the two.
     boundary: usize,
-    /// redis-cell told of cells that are not there.
+    /// redis-cell answered more cells than there are.
     rounded: usize,
     limited: usize,
 }
@@ -271,7 +253,7 @@ impl Comparison {
     fn new(addresses: [SocketAddr; 2]) -> Self {
         let mut comparison = Self {
             pipes: addresses.map(Pipe::to),
-            random: Random(7),
+            random: Random::new(7),
             keys: Vec::new(),
             names: 0,
             tally: Tally::default(),
@@ -290,19 +272,19 @@ impl Comparison {
         };
         Key {
             name: self.names,
-            params: self.random.params(),
+            params: random_params(&mut self.random),
             line,
         }
     }
 
     fn call(&mut self) -> Call {
-        let key = self.random.below(KEYS);
+        let key = self.random.index(KEYS);
         // Mostly a key's own limit; now and then another caller's, who shares its time line.
         let params = match self.random.below(8) {
-            0 => self.random.params(),
+            0 => random_params(&mut self.random),
             _ => self.keys[key].params,
         };
-        let quantity = self.random.quantity(params);
+        let quantity = random_quantity(&mut self.random, params);
         Call {
             key,
             params,
@@ -350,7 +332,7 @@ impl Comparison {
         }
         // Some keys are forgotten while they still mean something: new ones begin all the time.
         for _ in 0..RENEWED {
-            retired[self.random.below(KEYS)] = true;
+            retired[self.random.index(KEYS)] = true;
         }
         for key in (0..KEYS).filter(|key| retired[*key]) {
             self.keys[key] = self.fresh_key();
@@ -364,11 +346,11 @@ fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
         Path::new(MODULE).exists(),
         "no redis-cell here: run `make tools`"
     );
-    let redis = Server::start(&["--loadmodule", MODULE]);
-    let sidecar = Setup::rules(RULES)
+    let redis = RedisServer::start(&["--loadmodule", MODULE]);
+    let sidecar = SidecarSetup::rules(RULES)
         .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
-    let Some(Door::Tcp(address)) = sidecar.door("resp") else {
+    let Some(Endpoint::Tcp(address)) = sidecar.door("resp") else {
         panic!("a door on TCP");
     };
     let mut comparison = Comparison::new([redis.address().parse().unwrap(), address]);
@@ -387,10 +369,10 @@ fn a_hundred_thousand_calls_are_answered_as_redis_cell_answers_them() {
 /// What redis-cell has no sound answer to is refused, and by name.
 #[test]
 fn what_redis_cell_answers_nonsense_to_is_refused() {
-    let sidecar = Setup::rules(RULES)
+    let sidecar = SidecarSetup::rules(RULES)
         .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
-    let Some(Door::Tcp(address)) = sidecar.door("resp") else {
+    let Some(Endpoint::Tcp(address)) = sidecar.door("resp") else {
         panic!("a door on TCP");
     };
     let mut pipe = Pipe::to(address);

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::client::Client;
-use super::sidecar::{SOON, Setup, Sidecar, now, until};
+use tidegate_testing::{Client, SOON, Sidecar, SidecarSetup, now, until};
 
 /// What the contract promises.
 const IN_FORCE_WITHIN: Duration = Duration::from_secs(10);
@@ -17,7 +16,7 @@ fn rules(limit: u64) -> String {
 }
 
 fn start(limit: u64) -> Sidecar {
-    Setup::rules(&rules(limit)).start()
+    SidecarSetup::rules(&rules(limit)).start()
 }
 
 /// The limit in force, looked up without using it.
@@ -35,10 +34,11 @@ fn limit_of(client: &mut Client, domain: &str, key: &str) -> u64 {
 /// Waits until `expected` is in force.
 fn in_force(sidecar: &Sidecar, how: &str, expected: u64) {
     let mut client = sidecar.connect();
-    let (_, took) = until(&format!("{how}: limit {expected}"), IN_FORCE_WITHIN, || {
+    let begun = now();
+    until(&format!("{how}: limit {expected}"), IN_FORCE_WITHIN, || {
         (limit(&mut client) == expected).then_some(())
     });
-    eprintln!("{how}: in force after {took:?}");
+    eprintln!("{how}: in force after {:?}", begun.elapsed());
 }
 
 fn reloads(sidecar: &Sidecar, outcome: &str) -> f64 {
@@ -99,7 +99,7 @@ fn a_file_renamed_over_is_read_again() {
 /// The layout of a ConfigMap volume: the swap renames a symbolic link, and the file itself never changes.
 #[test]
 fn a_config_map_that_was_swapped_is_read_again() {
-    let setup = Setup::rules("").file("volume/sidecar.yaml");
+    let setup = SidecarSetup::rules("").file("volume/sidecar.yaml");
     let at = |name: &str| setup.folder.path(&format!("volume/{name}"));
     fs::create_dir(setup.folder.path("volume")).unwrap();
     let put = |version: &str, limit: u64| {
@@ -133,7 +133,7 @@ fn a_config_map_that_was_swapped_is_read_again() {
 
 #[test]
 fn files_of_the_rules_folder_come_change_and_go() {
-    let setup = Setup::rules(&rules(10)).top("log: { format: json }\nrules_dir: rules");
+    let setup = SidecarSetup::rules(&rules(10)).top("log: { format: json }\nrules_dir: rules");
     fs::create_dir(setup.folder.path("rules")).unwrap();
     let sidecar = setup.start();
     let mut client = sidecar.connect();
@@ -173,7 +173,7 @@ fn files_of_the_rules_folder_come_change_and_go() {
 #[test]
 fn a_change_is_read_once() {
     let top = "log: { format: json }\nrules_dir: rules";
-    let setup = Setup::rules(&rules(10)).top(top);
+    let setup = SidecarSetup::rules(&rules(10)).top(top);
     fs::create_dir(setup.folder.path("rules")).unwrap();
     let sidecar = setup.start();
     let outcomes = || ["applied", "unchanged", "refused"].map(|outcome| reloads(&sidecar, outcome));
@@ -324,7 +324,7 @@ fn unchanged_rules_keep_what_they_counted() {
             rules(3)
         )
     };
-    let sidecar = Setup::rules(&two(1)).start();
+    let sidecar = SidecarSetup::rules(&two(1)).start();
     let mut client = sidecar.connect();
     let mut ask = || client.get("/v1/check?domain=api&client=used").status;
     assert_eq!([0; 4].map(|_| ask()), [200, 200, 200, 429]);
@@ -446,7 +446,7 @@ rules:
         "bounds", "drain", "headers", "listen", "log", "pod", "store", "sync",
     ];
     let message = "changed, and needs a restart: rules are reloaded, this is not";
-    let (mut sections, _) = until("warnings", SOON, || {
+    let mut sections = until("warnings", SOON, || {
         let said = sidecar.said(message);
         let sections: Vec<_> = said
             .iter()

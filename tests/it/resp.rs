@@ -1,22 +1,21 @@
 //! The Redis door, byte by byte: commands, pipelines, and what the store decides. What else comes in: `resp_bounds.rs`.
 
-use super::client::Door;
-use super::redis_server::Server;
-use super::sidecar::{Setup, Sidecar};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, Sidecar, SidecarSetup};
 
 pub const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3/hour }, \
     { key: free, rate_limit: { unlimited: true } }] }";
 
-pub fn setup() -> Setup {
-    Setup::rules(RULES).listen_also(r#"resp: ["127.0.0.1:0", "unix:r.sock"]"#)
+pub fn setup() -> SidecarSetup {
+    SidecarSetup::rules(RULES).listen_also(r#"resp: ["127.0.0.1:0", "unix:r.sock"]"#)
 }
 
-pub fn door(sidecar: &Sidecar) -> Door {
+pub fn door(sidecar: &Sidecar) -> Endpoint {
     sidecar.door("resp").unwrap()
 }
 
 /// Everything that is answered to these bytes until the connection ends.
-pub fn said(door: &Door, bytes: &[u8]) -> String {
+pub fn said(door: &Endpoint, bytes: &[u8]) -> String {
     let mut client = door.connect();
     client.send(bytes);
     client.end_sending();
@@ -328,19 +327,19 @@ fn ten_thousand_commands_are_answered_in_their_order() {
 }
 
 /// A daemon whose checks all ask this store.
-fn strict(redis: &Server) -> Sidecar {
+fn strict(redis: &RedisServer) -> Sidecar {
     let top = format!(
         "log: {{ format: json }}\nstore: {{ url: \"{}\", timeout: 5s }}\ndefaults: {{ consistency: strict }}",
         redis.url()
     );
-    let setup = Setup::rules(RULES).top(&top);
+    let setup = SidecarSetup::rules(RULES).top(&top);
     setup.listen_also(r#"resp: ["127.0.0.1:0"]"#).start()
 }
 
 /// Commands behind a check that waits for the store are answered behind it.
 #[test]
 fn strict_checks_keep_the_order() {
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let sidecar = strict(&redis);
     let three = |nth| format!("ECHO {nth}\r\nTG.CHECK api client x\r\nCL.THROTTLE x 2 1 3600\r\n");
     let commands: String = (0..20).map(three).collect();
@@ -367,7 +366,7 @@ fn strict_checks_keep_the_order() {
 
 #[test]
 fn a_check_that_waits_for_the_store_does_not_hold_back_what_was_asked_before() {
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let sidecar = strict(&redis);
     assert!(said(&door(&sidecar), b"TG.CHECK api client x\r\n").starts_with("*6\r\n:1"));
     redis.signal("STOP");
@@ -382,7 +381,7 @@ fn a_check_that_waits_for_the_store_does_not_hold_back_what_was_asked_before() {
 
 #[test]
 fn pods_share_what_callers_carry() {
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let pods = [strict(&redis), strict(&redis)];
     let ask = b"CL.THROTTLE shared 4 1 3600\r\n";
     let answers = (0..12).map(|nth| said(&door(&pods[nth % 2]), ask));

@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use tidegate_config::check_text;
+use tidegate_testing::{Client, Endpoint, SOON, Sidecar, now, until};
 
-use super::client::{Client, Door};
 use super::resp::{RULES, array, check, door, malformed, said, setup};
-use super::sidecar::{SOON, Sidecar, now, until};
 
 /// A door that wants a password.
 fn guarded() -> Sidecar {
@@ -16,7 +15,7 @@ fn guarded() -> Sidecar {
 }
 
 /// The same, and the other side ends it.
-fn said_last(door: &Door, bytes: &[u8]) -> String {
+fn said_last(door: &Endpoint, bytes: &[u8]) -> String {
     let mut client = door.connect();
     client.send(bytes);
     client.receive_any().unwrap_or_default()
@@ -289,7 +288,11 @@ fn connections_are_bound_together_with_those_of_http() {
 #[test]
 fn a_drain_ends_connections_after_what_they_are_in() {
     let mut sidecar = setup().top("log: { format: json }\ndrain: 10s").start();
-    let mut idle: Vec<Client> = sidecar.doors("resp").iter().map(Door::connect).collect();
+    let mut idle: Vec<Client> = sidecar
+        .doors("resp")
+        .iter()
+        .map(Endpoint::connect)
+        .collect();
     let mut half = door(&sidecar).connect();
     half.send(b"PING\r\n*1\r\n$4\r\nPI");
     assert_eq!(half.line().as_deref(), Some("+PONG"));

@@ -4,15 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use redis::{ConnectionLike, RedisResult, Value};
-
-use super::client::Door;
-use super::sidecar::{Setup, Sidecar};
+use tidegate_testing::{Endpoint, Sidecar, SidecarSetup};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 5/hour }] }";
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools");
 
-fn start() -> (Sidecar, Vec<Door>) {
-    let setup = Setup::rules(RULES);
+fn start() -> (Sidecar, Vec<Endpoint>) {
+    let setup = SidecarSetup::rules(RULES);
     setup.folder.write("password", "open sesame\n");
     let sidecar = setup
         .listen_also(r#"resp: ["127.0.0.1:0", "unix:r.sock"], resp_password_file: password"#)
@@ -21,10 +19,10 @@ fn start() -> (Sidecar, Vec<Door>) {
     (sidecar, doors)
 }
 
-fn port(doors: &[Door]) -> String {
+fn port(doors: &[Endpoint]) -> String {
     match &doors[0] {
-        Door::Tcp(address) => address.port().to_string(),
-        Door::Unix(path) => panic!("{} is no port", path.display()),
+        Endpoint::Tcp(address) => address.port().to_string(),
+        Endpoint::Unix(path) => panic!("{} is no port", path.display()),
     }
 }
 
@@ -52,8 +50,8 @@ fn redis_cli_connects_and_asks() {
             let cli = |words: &[&str]| {
                 let mut command = Command::new("redis-cli");
                 match door {
-                    Door::Tcp(address) => command.args(["-p", &address.port().to_string()]),
-                    Door::Unix(path) => command.args(["-s", &path.display().to_string()]),
+                    Endpoint::Tcp(address) => command.args(["-p", &address.port().to_string()]),
+                    Endpoint::Unix(path) => command.args(["-s", &path.display().to_string()]),
                 };
                 command.args([protocol, "--no-auth-warning", "-a", "open sesame"]);
                 run(
@@ -179,8 +177,10 @@ fn the_redis_crate_connects_and_asks() {
     for (nth, door) in doors.iter().enumerate() {
         for protocol in ["resp2", "resp3"] {
             let url = match door {
-                Door::Tcp(address) => format!("redis://:{password}@{address}/?protocol={protocol}"),
-                Door::Unix(path) => format!(
+                Endpoint::Tcp(address) => {
+                    format!("redis://:{password}@{address}/?protocol={protocol}")
+                }
+                Endpoint::Unix(path) => format!(
                     "unix://{}?protocol={protocol}&pass={password}",
                     path.display()
                 ),

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::client::Door;
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, Sidecar, SidecarSetup};
+
 use super::guides::{Block, blocks, is_ours, tool};
-use super::redis_server::Server;
-use super::sidecar::{Setup, Sidecar};
 
 /// The port that the pages ask.
 const PORT: &str = "6380";
@@ -36,10 +36,10 @@ fn start(page: &[Block], replaced: &[(&str, &str)]) -> (Sidecar, String) {
         assert!(text.contains(from), "{text}");
         text = text.replace(from, to);
     }
-    let setup = Setup::rules("");
+    let setup = SidecarSetup::rules("");
     setup.folder.write("sidecar.yaml", &text);
     let sidecar = setup.start_as_is();
-    let Some(Door::Tcp(address)) = sidecar.door("resp") else {
+    let Some(Endpoint::Tcp(address)) = sidecar.door("resp") else {
         panic!("a door on TCP");
     };
     (sidecar, address.port().to_string())
@@ -83,7 +83,7 @@ fn the_page_of_the_protocol_says_what_is() {
 #[test]
 fn the_guide_from_redis_cell_says_what_is() {
     let page = page("docs/guides/from-redis-cell.md");
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let (sidecar, port) = start(&page, &[("redis://127.0.0.1:6379", &redis.url())]);
     let python = page
         .iter()

@@ -7,14 +7,13 @@ use prost::Message;
 use tidegate::wire::proto::rate_limit_descriptor::Entry;
 use tidegate::wire::proto::rate_limit_response::Code;
 use tidegate::wire::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use tidegate_testing::Endpoint;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 use tonic::codec::CompressionEncoding;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{self, Channel};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
-
-use super::client::Door;
 
 pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Longer than anything here takes: a test that hangs fails.
@@ -27,26 +26,28 @@ pub struct Rls {
 }
 
 impl Rls {
-    pub fn connect(door: &Door) -> Self {
+    pub fn connect(door: &Endpoint) -> Self {
         Self::try_connect(door).unwrap_or_else(|error| panic!("connect to {door:?}: {error}"))
     }
 
-    pub fn try_connect(door: &Door) -> Result<Self, tonic::transport::Error> {
+    pub fn try_connect(door: &Endpoint) -> Result<Self, transport::Error> {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
         let channel = runtime.block_on(async {
             match door {
-                Door::Tcp(address) => {
-                    let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
+                Endpoint::Tcp(address) => {
+                    let endpoint =
+                        transport::Endpoint::try_from(format!("http://{address}")).unwrap();
                     endpoint.timeout(PATIENCE).connect().await
                 }
-                Door::Unix(path) => {
+                Endpoint::Unix(path) => {
                     let path = path.clone();
                     let connector = tower::service_fn(move |_| {
                         let path = path.clone();
                         async move { UnixStream::connect(path).await.map(TokioIo::new) }
                     });
-                    let endpoint = Endpoint::from_static("http://localhost").timeout(PATIENCE);
+                    let endpoint = transport::Endpoint::from_static("http://localhost");
+                    let endpoint = endpoint.timeout(PATIENCE);
                     endpoint.connect_with_connector(connector).await
                 }
             }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::client::Door;
-use super::sidecar::{SOON, Setup, Sidecar, now, until};
+use tidegate_testing::{Endpoint, SOON, Sidecar, SidecarSetup, now, until};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3/day }] }";
 const CHECK: &str = "/v1/check?domain=api&client=x";
@@ -11,7 +10,7 @@ const BODY: &str = r#"{"domain":"api","descriptors":[{"entries":[{"key":"client"
 
 fn drain(drain: &str) -> Sidecar {
     let top = format!("log: {{ format: json }}\ndrain: {drain}");
-    Setup::rules(RULES).top(&top).start()
+    SidecarSetup::rules(RULES).top(&top).start()
 }
 
 fn said(sidecar: &Sidecar, message: &str) -> bool {
@@ -19,7 +18,7 @@ fn said(sidecar: &Sidecar, message: &str) -> bool {
 }
 
 /// The readiness probe fails: it is answered 503, or not at all.
-fn is_unready(metrics: &Door) -> bool {
+fn is_unready(metrics: &Endpoint) -> bool {
     match metrics.try_connect() {
         Ok(mut client) => {
             client.send(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");

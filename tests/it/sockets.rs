@@ -6,8 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use super::client::Door;
-use super::sidecar::{SOON, Setup};
+use tidegate_testing::{Endpoint, SOON, SidecarSetup};
 
 const RULES: &str = "- { domain: api, descriptors: [{ key: client, rate_limit: 3/day }] }";
 const ONLY_UNIX: &str = r#"http: ["unix:t.sock"]"#;
@@ -27,7 +26,7 @@ fn a_socket_has_the_mode_of_the_configuration() {
         (r#", unix_mode: "0600""#, 0o600),
         (r#", unix_mode: "0666""#, 0o666),
     ] {
-        let sidecar = Setup::rules(RULES)
+        let sidecar = SidecarSetup::rules(RULES)
             .listen(&format!("{ONLY_UNIX}{more}"))
             .start();
         let found = mode(&sidecar.folder().path("t.sock"));
@@ -43,7 +42,7 @@ fn a_socket_has_the_mode_of_the_configuration() {
 
 #[test]
 fn a_stale_socket_is_replaced() {
-    let sidecar = Setup::rules(RULES).listen(ONLY_UNIX).start();
+    let sidecar = SidecarSetup::rules(RULES).listen(ONLY_UNIX).start();
     let before = sidecar.folder().path("t.sock");
     let setup = sidecar.kill();
     assert!(
@@ -58,7 +57,7 @@ fn a_stale_socket_is_replaced() {
 
 #[test]
 fn a_live_socket_is_refused_and_keeps_working() {
-    let sidecar = Setup::rules(RULES).listen(ONLY_UNIX).start();
+    let sidecar = SidecarSetup::rules(RULES).listen(ONLY_UNIX).start();
     let inode = || {
         fs::symlink_metadata(sidecar.folder().path("t.sock"))
             .unwrap()
@@ -85,7 +84,7 @@ fn what_is_no_socket_is_refused_and_left_alone() {
         }),
     ];
     for (what, put) in put {
-        let setup = Setup::rules(RULES).listen(ONLY_UNIX);
+        let setup = SidecarSetup::rules(RULES).listen(ONLY_UNIX);
         let path = setup.folder.path("t.sock");
         put(&path);
         let before = fs::symlink_metadata(&path).unwrap();
@@ -102,7 +101,7 @@ fn what_is_no_socket_is_refused_and_left_alone() {
 
 #[test]
 fn a_folder_that_is_not_there_is_told() {
-    let (ran, _folder) = Setup::rules(RULES)
+    let (ran, _folder) = SidecarSetup::rules(RULES)
         .listen(r#"http: ["unix:no/t.sock"]"#)
         .fail();
     assert_eq!(ran.code, Some(1), "{ran:?}");
@@ -113,7 +112,7 @@ fn a_folder_that_is_not_there_is_told() {
 /// A socket on which nobody can connect is not known to be stale, and a path that is too long says so.
 #[test]
 fn a_socket_of_another_kind_is_refused() {
-    let setup = Setup::rules(RULES).listen(ONLY_UNIX);
+    let setup = SidecarSetup::rules(RULES).listen(ONLY_UNIX);
     let path = setup.folder.path("t.sock");
     let _datagrams = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     let (ran, _folder) = setup.fail();
@@ -129,7 +128,7 @@ fn a_socket_of_another_kind_is_refused() {
 #[test]
 fn the_socket_is_removed_at_the_end() {
     for signal in ["TERM", "INT"].repeat(5) {
-        let mut sidecar = Setup::rules(RULES).start();
+        let mut sidecar = SidecarSetup::rules(RULES).start();
         assert_eq!(sidecar.doors("http")[1].get(CHECK).status, 200);
         let path = sidecar.folder().path("t.sock");
         assert!(path.exists());
@@ -141,7 +140,7 @@ fn the_socket_is_removed_at_the_end() {
 
 #[test]
 fn a_socket_that_was_replaced_meanwhile_is_not_removed() {
-    let mut sidecar = Setup::rules(RULES).start();
+    let mut sidecar = SidecarSetup::rules(RULES).start();
     let path = sidecar.folder().path("t.sock");
     let _successor = UnixListener::bind(sidecar.folder().path("next.sock")).unwrap();
     fs::rename(sidecar.folder().path("next.sock"), &path).unwrap();
@@ -150,7 +149,7 @@ fn a_socket_that_was_replaced_meanwhile_is_not_removed() {
     assert_eq!(sidecar.wait(SOON).code(), Some(0));
     let after = fs::symlink_metadata(&path).map(|file| file.ino());
     assert_eq!(after.ok(), Some(inode), "the successor's socket is gone");
-    assert!(Door::Unix(path).is_open());
+    assert!(Endpoint::Unix(path).is_open());
 }
 
 /// A daemon that cannot have all its addresses has none: the socket it bound before is gone again.
@@ -163,7 +162,7 @@ fn a_port_in_use_is_told() {
             "http" => format!(r#"http: ["unix:t.sock", "{address}"]"#),
             _ => format!(r#"{ONLY_UNIX}, {door}: ["{address}"]"#),
         };
-        let (ran, folder) = Setup::rules(RULES).listen(&listen).fail();
+        let (ran, folder) = SidecarSetup::rules(RULES).listen(&listen).fail();
         assert_eq!(ran.code, Some(1), "{door}: {ran:?}");
         let expected = format!("tidegate: listen on {address}: Address already in use");
         assert!(ran.stderr.starts_with(&expected), "{door}: {ran:?}");

@@ -11,12 +11,10 @@ use tidegate::reload::Reloader;
 use tidegate::telemetry::{TASK_RESTARTS, Telemetry};
 use tidegate::wire::listen::{Door, Drain, Listener, Speak};
 use tidegate_core::engine::{Engine, FleetKey, Setup};
+use tidegate_testing::{Folder, MetricsPage, until};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
-
-use super::prometheus::Metrics;
-use super::sidecar::{Folder, until};
 
 fn engine(config: &tidegate_config::Config) -> Arc<Engine> {
     let setup = Setup {
@@ -34,7 +32,7 @@ fn variable(name: &str) -> Option<String> {
 
 fn restarts(telemetry: &Telemetry, engine: &Engine, task: &str) -> f64 {
     let page = telemetry.render(engine, tidegate_core::pure::Nanos::new(1));
-    Metrics::parse(&page).of(TASK_RESTARTS.name, &[("task", task)])
+    MetricsPage::parse(&page).of(TASK_RESTARTS.name, &[("task", task)])
 }
 
 #[test]

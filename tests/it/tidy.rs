@@ -143,7 +143,7 @@ fn the_inner_rings_know_nothing_of_the_world() {
 
 #[test]
 fn every_file_says_what_it_is() {
-    for folder in ["src", "tests", "benches", "simulations"] {
+    for folder in ["src", "crates", "tests", "benches", "simulations"] {
         for (path, text) in sources(folder) {
             assert!(text.starts_with("//! "), "{path} has no header");
         }

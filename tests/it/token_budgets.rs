@@ -2,11 +2,11 @@
 
 use serde_json::json;
 use tidegate::wire::proto::RateLimitDescriptor;
+use tidegate_testing::{Sidecar, SidecarSetup};
 
 use super::guides;
 use super::resp::said;
 use super::rls::{Rls, descriptor, letter, request};
-use super::sidecar::{Setup, Sidecar};
 
 const CALLS: usize = 50;
 const COST: u64 = 600_000;
@@ -14,7 +14,7 @@ const COST: u64 = 600_000;
 fn start() -> Sidecar {
     let sidecar = guides::guide("token-budgets.md", "yaml").remove(0);
     let (_, rules) = sidecar.split_once("rules:\n").unwrap();
-    Setup::rules(rules)
+    SidecarSetup::rules(rules)
         .listen_also(r#"grpc: ["127.0.0.1:0"], resp: ["127.0.0.1:0"]"#)
         .start()
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-
-use super::client::Door;
-use super::sidecar::{SOON, Setup, Sidecar, now, until};
+use tidegate_testing::{
+    Client, Endpoint, Response, SOON, Sidecar, SidecarSetup, now, send_signal, tidegate_binary,
+    until,
+};
 
 const RULES: &str = r#"
   - domain: api
@@ -53,7 +54,7 @@ fn expect(top: &Value, label: &str, expected: &[(&str, u64)]) {
 
 #[test]
 fn who_is_denied_most_comes_first() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     for (client, times) in [("a", 4), ("b", 7), ("c", 2)] {
         check(&sidecar, &format!("client={client}"), times);
     }
@@ -112,7 +113,7 @@ fn throttle(sidecar: &Sidecar, key: &str, times: usize) {
 
 #[test]
 fn a_look_and_a_quota_beside_one_with_room_are_no_denials() {
-    let sidecar = Setup::rules(
+    let sidecar = SidecarSetup::rules(
         r#"
   - domain: api
     match: path
@@ -137,7 +138,7 @@ fn a_look_and_a_quota_beside_one_with_room_are_no_denials() {
 
 #[test]
 fn a_key_is_told_as_it_is_counted() {
-    let sidecar = Setup::rules(RULES)
+    let sidecar = SidecarSetup::rules(RULES)
         .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
     for host in 1..=3 {
@@ -165,7 +166,7 @@ fn a_key_is_told_as_it_is_counted() {
 
 #[test]
 fn hashed_keys_show_no_value_anywhere_and_can_be_looked_up() {
-    let sidecar = Setup::rules(RULES)
+    let sidecar = SidecarSetup::rules(RULES)
         .top("log: { format: json, level: trace }\nkeys: hashed")
         .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
@@ -190,7 +191,7 @@ fn hashed_keys_show_no_value_anywhere_and_can_be_looked_up() {
 
 #[test]
 fn a_flood_of_denied_keys_is_bounded_and_does_not_hide_the_worst() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let mut client = sidecar.connect();
     let long = "x".repeat(900);
     for nth in 0..2_000 {
@@ -228,7 +229,7 @@ fn a_flood_of_denied_keys_is_bounded_and_does_not_hide_the_worst() {
     }
 }
 
-fn check_on(client: &mut super::client::Client, descriptor: &str, times: usize) {
+fn check_on(client: &mut Client, descriptor: &str, times: usize) {
     for _ in 0..times {
         client.get(&format!("/v1/check?domain=api&{descriptor}"));
     }
@@ -236,7 +237,7 @@ fn check_on(client: &mut super::client::Client, descriptor: &str, times: usize) 
 
 #[test]
 fn a_reload_keeps_what_was_counted() {
-    let sidecar = Setup::rules(RULES)
+    let sidecar = SidecarSetup::rules(RULES)
         .listen_also(r#"resp: ["127.0.0.1:0"]"#)
         .start();
     check(&sidecar, "client=a", 5);
@@ -269,13 +270,13 @@ fn a_reload_keeps_what_was_counted() {
     assert_eq!(denied, 3.0);
 }
 
-fn page(door: &Door, headers: &[&str]) -> super::client::Response {
+fn page(door: &Endpoint, headers: &[&str]) -> Response {
     door.connect().request("GET", "/", headers, b"")
 }
 
 #[test]
 fn the_page_is_for_this_host_and_asks_nobody_else() {
-    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
     setup.folder.write("token", "s3cret");
     let sidecar = setup.start();
     let admin = sidecar.door("admin").unwrap();
@@ -311,7 +312,7 @@ fn the_page_is_for_this_host_and_asks_nobody_else() {
 }
 
 /// Denies a key whose name would clear a terminal, three times.
-fn start_denying(setup: Setup) -> Sidecar {
+fn start_denying(setup: SidecarSetup) -> Sidecar {
     let sidecar = setup.start();
     check(&sidecar, "client=bad%1B%5B2J", 5);
     sidecar
@@ -319,7 +320,7 @@ fn start_denying(setup: Setup) -> Sidecar {
 
 #[test]
 fn the_command_writes_one_plain_view_into_a_pipe() {
-    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
     setup.folder.write("token", "s3cret\n");
     let sidecar = start_denying(setup);
     let to = sidecar.door("admin").unwrap().to();
@@ -365,10 +366,10 @@ fn the_command_writes_one_plain_view_into_a_pipe() {
 
 #[test]
 fn in_a_terminal_the_command_draws_over_itself_and_sends_nothing_that_a_client_sent() {
-    let sidecar = start_denying(Setup::rules(RULES));
+    let sidecar = start_denying(SidecarSetup::rules(RULES));
     let line = format!(
         "{} top --count 3 --every 100ms --to {}",
-        env!("CARGO_BIN_EXE_tidegate"),
+        tidegate_binary().display(),
         sidecar.door("admin").unwrap().to()
     );
     // `script` is a terminal for it.
@@ -383,7 +384,7 @@ fn in_a_terminal_the_command_draws_over_itself_and_sends_nothing_that_a_client_s
 
 #[test]
 fn the_command_ends_at_once_even_while_the_sidecar_hangs() {
-    let sidecar = Setup::rules(RULES).start();
+    let sidecar = SidecarSetup::rules(RULES).start();
     let admin = sidecar.door("admin").unwrap().to();
     let mut command = sidecar
         .folder()
@@ -396,17 +397,15 @@ fn the_command_ends_at_once_even_while_the_sidecar_hangs() {
     std::io::Read::read_exact(top.stdout.as_mut().unwrap(), &mut first).unwrap();
     sidecar.signal("STOP");
     // It has looked before, so its handler is in place: from here on it waits for the sidecar.
-    let pid = top.id().to_string();
-    let ended = until("its end", SOON, || {
-        let killed = std::process::Command::new("kill")
-            .args(["-INT", &pid])
-            .status();
-        assert!(killed.unwrap().success());
+    let begun = now();
+    let status = until("its end", SOON, || {
+        send_signal(top.id(), "INT");
         top.try_wait().unwrap()
     });
+    let took = begun.elapsed();
     sidecar.signal("CONT");
-    assert_eq!(ended.0.code(), Some(0));
-    assert!(ended.1 < Duration::from_secs(4), "{:?}", ended.1);
+    assert_eq!(status.code(), Some(0));
+    assert!(took < Duration::from_secs(4), "{took:?}");
 }
 
 /// What is asked for is what it costs: whoever looks on does not hold up checks.
@@ -417,7 +416,7 @@ fn one_rule_is_told_without_going_through_the_keys_of_all() {
     let rules = (0..RULES).map(|nth| format!("{{ key: k{nth}, rate_limit: 0/day }}"));
     let rules: Vec<_> = rules.collect();
     let domain = format!("  - {{ domain: api, descriptors: [{}] }}", rules.join(", "));
-    let sidecar = Setup::rules(&domain).start();
+    let sidecar = SidecarSetup::rules(&domain).start();
     let mut client = sidecar.connect();
     for rule in 0..RULES {
         let entry =

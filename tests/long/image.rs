@@ -5,13 +5,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::podman::{CONTEXT, IMAGE, Storage, done};
+use tidegate_testing::podman::{IMAGE, ImageStorage, done};
+use tidegate_testing::repository;
 
 /// The most that the image may have.
 const IMAGE_BYTES_MAX: u64 = 20_000_000;
 
 /// An image that stands in for the Dockerfile's base: folders for what is mounted, and where to look for it.
-fn base(storage: &Storage) {
+fn base(storage: &ImageStorage) {
     let folder = storage.folder().join("base");
     for name in ["etc/ssl/certs", "tmp", "usr"] {
         fs::create_dir_all(folder.join(name)).unwrap();
@@ -32,7 +33,7 @@ fn mounts() -> Vec<String> {
     let sysroot = done(
         Command::new("rustc")
             .args(["--print", "sysroot"])
-            .current_dir(CONTEXT),
+            .current_dir(repository()),
     );
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cargo");
     let cargo = std::env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from);
@@ -53,10 +54,10 @@ fn mounts() -> Vec<String> {
 
 #[test]
 fn the_whole_dockerfile_builds_a_release() {
-    let storage = Storage::new();
+    let storage = ImageStorage::empty();
     base(&storage);
     let mut build = storage.buildah();
-    let dockerfile = fs::read_to_string(Path::new(CONTEXT).join("Dockerfile")).unwrap();
+    let dockerfile = fs::read_to_string(repository().join("Dockerfile")).unwrap();
     let from = dockerfile
         .lines()
         .find_map(|line| line.strip_prefix("FROM "));
@@ -64,7 +65,10 @@ fn the_whole_dockerfile_builds_a_release() {
     build.arg(format!(
         "--build-context={name}=container-image://localhost/base"
     ));
-    build.args(mounts()).args(["--tag", IMAGE, CONTEXT]);
+    build
+        .args(mounts())
+        .args(["--tag", IMAGE])
+        .arg(repository());
     let said = done(&mut build);
     let size = storage.manifest()["Size"].as_u64().unwrap();
     eprintln!("{said}\nthe image has {size} bytes as a release");

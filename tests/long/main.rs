@@ -1,60 +1,32 @@
 //! The contract and the books on every kind of store, for longer, with several failovers; and the image as a release.
 //! `make test-long` runs it.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    reason = "a test that cannot go on fails"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/client.rs"]
-mod client;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../fleet/harness/mod.rs"]
-mod harness;
 mod image;
-#[expect(dead_code, reason = "tests/ops uses the rest")]
-#[path = "../ops/image/podman.rs"]
-mod podman;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/prometheus.rs"]
-mod prometheus;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../redis/mod.rs"]
-mod redis;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/sidecar.rs"]
-mod sidecar;
 
-use harness::books::Loss;
-use harness::conservation::{Scene, conserve};
-use harness::contract;
-use redis::Store;
-use redis::cluster::Cluster;
-use redis::sentinel::Sentinel;
-use redis::server::Server;
-use redis::tls::Tls;
-use redis::valkey;
+use tidegate_testing::fleet::books::AllowedLoss;
+use tidegate_testing::fleet::conservation::{Scene, conserve};
+use tidegate_testing::fleet::contract;
+use tidegate_testing::stores::{
+    RedisCluster, RedisSentinel, RedisServer, RedisTls, StoreUnderTest, valkey,
+};
 
 /// Of each load of the contract.
 const SECONDS: f64 = 30.0;
 
 #[test]
 fn contract_of_sentinel() {
-    contract::run(&mut Sentinel::start(), SECONDS);
+    contract::run(&mut RedisSentinel::start(), SECONDS);
 }
 
 #[test]
 fn contract_of_cluster() {
-    contract::run(&mut Cluster::start(), SECONDS);
+    contract::run(&mut RedisCluster::start(), SECONDS);
 }
 
 #[test]
 fn contract_of_tls_with_acl() {
-    contract::run(&mut Tls::start(), SECONDS);
+    contract::run(&mut RedisTls::start(), SECONDS);
 }
 
 #[test]
@@ -64,8 +36,8 @@ fn contract_of_valkey() {
 
 #[test]
 fn books_after_many_restarts() {
-    let store = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
-    conserve(store, 60.0, Loss::None, |scene| {
+    let store = RedisServer::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    conserve(store, 60.0, AllowedLoss::None, |scene| {
         every(10.0, scene, |scene| scene.store.restart());
     });
 }
@@ -73,15 +45,20 @@ fn books_after_many_restarts() {
 /// What the store had settled more than half a minute before is gone, and counted.
 #[test]
 fn books_after_a_late_restart_that_kept_nothing() {
-    conserve(Server::start(&[]), 60.0, Loss::Counted, |scene| {
-        scene.load.reach(45.0);
-        scene.store.restart();
-    });
+    conserve(
+        RedisServer::start(&[]),
+        60.0,
+        AllowedLoss::Counted,
+        |scene| {
+            scene.load.reach(45.0);
+            scene.store.restart();
+        },
+    );
 }
 
 #[test]
 fn books_after_many_hangs() {
-    conserve(Server::start(&[]), 60.0, Loss::None, |scene| {
+    conserve(RedisServer::start(&[]), 60.0, AllowedLoss::None, |scene| {
         every(12.0, scene, |scene| {
             scene.store.signal("STOP");
             scene.load.reach(scene.load.seconds() + 5.0);
@@ -92,22 +69,32 @@ fn books_after_many_hangs() {
 
 #[test]
 fn books_after_many_reshards() {
-    conserve(Cluster::start(), 60.0, Loss::None, |scene| {
+    conserve(RedisCluster::start(), 60.0, AllowedLoss::None, |scene| {
         every(2.0, scene, |scene| scene.store.reshard(200));
     });
 }
 
 #[test]
 fn books_after_sentinel_failovers() {
-    conserve(Sentinel::start(), 60.0, Loss::Counted, fail_over_twice);
+    conserve(
+        RedisSentinel::start(),
+        60.0,
+        AllowedLoss::Counted,
+        fail_over_twice,
+    );
 }
 
 #[test]
 fn books_after_cluster_failovers() {
-    conserve(Cluster::start(), 60.0, Loss::Counted, fail_over_twice);
+    conserve(
+        RedisCluster::start(),
+        60.0,
+        AllowedLoss::Counted,
+        fail_over_twice,
+    );
 }
 
-fn fail_over_twice<S: Store>(scene: &mut Scene<'_, S>) {
+fn fail_over_twice<S: StoreUnderTest>(scene: &mut Scene<'_, S>) {
     every(20.0, scene, |scene| {
         assert!(scene.store.fail_over());
         scene.store.recover();

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::client::{Client, Door};
+use tidegate_testing::{Client, Endpoint};
 
 /// How long a turn rests.
 const REST: Duration = Duration::from_millis(10);
 
-/// Somebody who asks until told to end.
+/// A client that sends checks until it is ended.
 pub struct Load {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -18,7 +18,7 @@ pub struct Load {
 
 impl Load {
     /// Takes one turn after another on a connection to `door`.
-    pub fn on(door: Door, mut turn: impl FnMut(usize, &mut Client) + Send + 'static) -> Self {
+    pub fn on(door: Endpoint, mut turn: impl FnMut(usize, &mut Client) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {

@@ -8,19 +8,6 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/client.rs"]
-mod client;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/prometheus.rs"]
-mod prometheus;
-#[expect(dead_code, reason = "tests/fleet uses the rest")]
-#[path = "../redis/server.rs"]
-mod redis_server;
-#[expect(dead_code, reason = "tests/it uses the rest")]
-#[path = "../it/sidecar.rs"]
-mod sidecar;
-
 mod image;
 mod k8s;
 mod load;

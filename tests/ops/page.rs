@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{SOON, Sidecar, SidecarSetup, until};
 
 use super::load::Load;
-use super::redis_server::Server;
-use super::sidecar::{SOON, Setup, Sidecar, until};
 
 const RULES: &str = r#"
   - domain: api
@@ -73,8 +73,8 @@ fn contains(rows: &Value, parts: &[&str]) -> bool {
 
 #[test]
 fn numbers_move_on_a_desk_and_on_a_phone() {
-    let store = Server::start(&[]);
-    let sidecar = Setup::rules(RULES)
+    let store = RedisServer::start(&[]);
+    let sidecar = SidecarSetup::rules(RULES)
         .top(&format!(
             "log: {{ format: json }}\npod: {{ id: pod-7 }}\nstore: {{ url: \"{}\" }}\nsync: {{ interval: 100ms }}",
             store.url()
@@ -115,7 +115,7 @@ fn numbers_move_on_a_desk_and_on_a_phone() {
 
 #[test]
 fn the_page_asks_for_the_token_and_tells_of_a_refused_reload() {
-    let setup = Setup::rules(RULES).listen_also("token_file: token");
+    let setup = SidecarSetup::rules(RULES).listen_also("token_file: token");
     setup.folder.write("token", "s3cret");
     let sidecar = setup.start();
     sidecar.folder().replace("sidecar.yaml", "rules: 7");

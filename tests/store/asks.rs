@@ -8,16 +8,16 @@ use tidegate_core::pure::sync::{
     StoreState, Take, Terms,
 };
 use tidegate_core::pure::{Cells, Limit, Span, Unit};
+use tidegate_testing::stores::RedisServer;
 use tokio::sync::mpsc;
 
-use crate::server::Server;
 use crate::world::{call, counts, delta, key, per_day, per_second, run, seconds, store_at};
 
 const ALICE: u128 = 0x10;
 
 #[test]
 fn a_batch_is_booked_once() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
@@ -44,7 +44,7 @@ fn a_batch_is_booked_once() {
 
 #[test]
 fn a_call_without_keys_tells_the_sequence() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let lane = Lane::new(5);
     run(async {
@@ -59,7 +59,7 @@ fn a_call_without_keys_tells_the_sequence() {
 
 #[test]
 fn reading_changes_nothing() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     let terms = per_second(1, 100);
@@ -80,7 +80,7 @@ fn reading_changes_nothing() {
 
 #[test]
 fn values_do_not_outlive_their_use() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
@@ -106,7 +106,7 @@ async fn take(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (bo
 
 #[test]
 fn a_bucket_is_taken_from_until_it_is_full() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     // One cell an hour: nothing returns meanwhile.
@@ -132,7 +132,7 @@ fn a_bucket_is_taken_from_until_it_is_full() {
         store.give_back(&Refund::from(&three)).await.unwrap();
         assert!(!take(&store, alice, terms, 4).await.0);
         assert!(take(&store, alice, terms, 3).await.0);
-        // The books are of what is told.
+        // The books count what is reported.
         let books = store.apply(&call(alice.lane(), 9, vec![])).await.unwrap();
         assert_eq!((books.sequence, books.gross.get()), (0, 0));
     });
@@ -140,7 +140,7 @@ fn a_bucket_is_taken_from_until_it_is_full() {
 
 #[test]
 fn a_window_is_taken_from_until_it_is_full() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Window, ALICE);
     run(async {
@@ -176,7 +176,7 @@ async fn charge(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (
 /// A day's budget: what is not there is debt, of one burst at most.
 #[test]
 fn what_is_charged_after_the_fact_is_booked_as_debt() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     let limit = Limit::new(1_000_000, Unit::Day, 1, None).unwrap();
@@ -213,7 +213,7 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
 
 #[test]
 fn what_is_charged_after_the_fact_counts_in_its_window() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Window, ALICE);
     let terms = per_day(1_000, false);
@@ -227,7 +227,7 @@ fn what_is_charged_after_the_fact_counts_in_its_window() {
 
 #[test]
 fn the_window_before_counts_where_it_is_in_sight() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Window, ALICE);
     let terms = per_day(1_000, true);
@@ -251,7 +251,7 @@ fn the_window_before_counts_where_it_is_in_sight() {
 /// A neighbour that spoils a value would otherwise free a whole burst each time.
 #[test]
 fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let (alice, window) = (
         key(BucketKind::Level, ALICE),
@@ -306,7 +306,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
 
 #[test]
 fn a_poisoned_value_is_repaired() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let alice = key(BucketKind::Level, ALICE);
     let name = format!("tidegate:v1:{{16}}:l:{:016x}:{ALICE:032x}", 7);
@@ -350,7 +350,7 @@ fn heartbeat(resets_seen: u64, leaving: bool) -> Heartbeat {
 
 #[test]
 fn pods_are_counted_until_they_leave_or_fall_silent() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
     run(async {
         assert_eq!(one.heartbeat(&heartbeat(0, false)).await.unwrap().pods, 1);
@@ -367,7 +367,7 @@ fn pods_are_counted_until_they_leave_or_fall_silent() {
 
 #[test]
 fn a_reset_is_told_to_those_who_ask_later() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let keys = [
         key(BucketKind::Level, 0x10),
@@ -414,7 +414,7 @@ fn a_reset_is_told_to_those_who_ask_later() {
 
 #[test]
 fn a_script_is_loaded_when_it_is_gone() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     run(async {
         for previous in 0..3 {
@@ -430,7 +430,7 @@ fn a_script_is_loaded_when_it_is_gone() {
 
 #[test]
 fn news_is_heard_by_every_pod() {
-    let mut server = Server::start(&[]);
+    let mut server = RedisServer::start(&[]);
     let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
     let (alice, window) = (
         key(BucketKind::Level, ALICE),
@@ -499,7 +499,7 @@ async fn receive_news(news: &mut mpsc::UnboundedReceiver<News>) -> News {
 }
 
 /// Waits until somebody listens.
-async fn subscribed(server: &Server) {
+async fn subscribed(server: &RedisServer) {
     let listens = || {
         server
             .cli(&["PUBSUB", "NUMSUB", "tidegate:v1:news"])

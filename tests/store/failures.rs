@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, StoreError};
 use tidegate_core::pure::sync::{BucketKind, Lane};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::stores::field;
+use tidegate_testing::{free_port, now, until};
 
 use crate::scripted::{Says, start};
-use crate::server::{Server, field, free_port, now, until};
 use crate::world::{call, delta, key, per_second, run, store, store_at};
 
 /// What a call ends with when the server says this.
@@ -157,7 +159,7 @@ fn a_server_that_is_not_there_is_not_reached() {
 
 #[test]
 fn a_server_that_comes_back_is_used_again() {
-    let mut server = Server::start(&[]);
+    let mut server = RedisServer::start(&[]);
     let lines = [
         format!("url: {}", server.url()),
         "timeout: 300ms".to_owned(),
@@ -190,7 +192,7 @@ async fn settled(store: &tidegate::sync::RedisStore) {
 
 #[test]
 fn secrets_are_not_told() {
-    let server = Server::start(&["--requirepass", "hunter2"]);
+    let server = RedisServer::start(&["--requirepass", "hunter2"]);
     let url = server.url().replace("//", "//:wrong-secret@");
     let store = store_at(&url, 1);
     let error = run(store.apply(&call(Lane::new(3), 0, vec![]))).unwrap_err();
@@ -200,7 +202,7 @@ fn secrets_are_not_told() {
 }
 
 /// Two masters with half of the slots each. Lane 3 is on the first, lane 0 on the second.
-fn two_shards() -> [Server; 2] {
+fn two_shards() -> [RedisServer; 2] {
     // A server that hangs must not fail over: nobody may call the cluster broken meanwhile.
     let arguments = [
         "--cluster-enabled",
@@ -208,14 +210,14 @@ fn two_shards() -> [Server; 2] {
         "--cluster-node-timeout",
         "60000",
     ];
-    let servers = [(); 2].map(|()| Server::start(&arguments));
+    let servers = [(); 2].map(|()| RedisServer::start(&arguments));
     for (server, [first, last]) in servers.iter().zip([["0", "8191"], ["8192", "16383"]]) {
         server.cli(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
     }
     let port = servers[1].port().to_string();
     servers[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port]);
     until("cluster_state:ok", Duration::from_secs(20), || {
-        let whole = |server: &Server| {
+        let whole = |server: &RedisServer| {
             let info = server.cli(&["CLUSTER", "INFO"]);
             field(&info, "cluster_state") == Some("ok")
         };

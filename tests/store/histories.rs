@@ -1,4 +1,5 @@
-//! `apply.lua`, and `take.lua` with cells that are given back, equal the model, on many random histories of a few pods, a few keys and a clock that jumps.
+//! `apply.lua`, and `take.lua` with cells that are given back, equal the model of the simulations, on many random
+//! histories of a few pods, a few keys and a clock that jumps.
 //!
 //! The scripts are the real ones but for the line that reads the clock, and they publish into a list, so that nothing they
 //! say is lost. `SEED=<number>` repeats one history, `HISTORIES=<number>` runs so many.
@@ -7,15 +8,14 @@ use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
+use simulations::store::model::{Kept, KeptRecord, Model};
 use tidegate::sync::codec::{self, Names, ScriptRequest};
 use tidegate_core::pure::sync::{
     BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
-
-use crate::model::{Kept, KeptRecord, Model};
-use crate::random::Random;
-use crate::server::Server;
+use tidegate_testing::Random;
+use tidegate_testing::stores::RedisServer;
 
 const HISTORIES: u64 = 100_000;
 /// Histories that are sent at once.
@@ -178,7 +178,7 @@ impl History {
 
     /// The next call of a pod; or one again, one too early, one that only looks.
     fn next_call(&mut self) -> (u128, Call) {
-        let incarnation = INCARNATIONS[self.random.index(2)];
+        let incarnation = self.random.pick(&INCARNATIONS);
         let known = self.sequences.get(&incarnation).copied().unwrap_or(0);
         let (previous, sequence) = match self.random.below(10) {
             0 if !self.sent.is_empty() => {
@@ -249,8 +249,8 @@ impl History {
 
     /// Puts something under a name that is no value of ours, or at least none we wrote.
     fn poison(&mut self) {
-        let incarnation = INCARNATIONS[self.random.index(2)];
-        let (key, _) = self.keys[self.random.index(self.keys.len())];
+        let incarnation = self.random.pick(&INCARNATIONS);
+        let (key, _) = self.random.pick(&self.keys);
         let of_record = self.random.below(3) == 0;
         let name = if of_record {
             self.names(incarnation).record(self.lane)
@@ -261,9 +261,9 @@ impl History {
             0 => None,
             1 => Some(b"short".to_vec()),
             2 => Some(Vec::new()),
-            3 => Some(vec![0xff; [16, 40, 48][self.random.index(3)]]),
+            3 => Some(vec![0xff; self.random.pick(&[16, 40, 48])]),
             4 => Some(vec![b'x'; 5_000]),
-            _ => Some([16, 40, 48][self.random.index(3)]).map(|length| vec![0; length]),
+            _ => Some(self.random.pick(&[16, 40, 48])).map(|length| vec![0; length]),
         };
         let mut delete = redis::cmd("DEL");
         delete.arg(&name);
@@ -287,7 +287,7 @@ impl History {
         self.sequences.insert(incarnation, sequence);
     }
 
-    /// At the end: everything kept, and everything told.
+    /// At the end: everything kept, and all news published.
     fn compare_values(&mut self) {
         let mut news = redis::cmd("LRANGE");
         news.arg(self.list()).arg(0).arg(-1);
@@ -309,29 +309,25 @@ impl History {
 }
 
 fn terms(random: &mut Random, kind: BucketKind) -> Terms {
-    let choose = |random: &mut Random, choices: &[u64]| choices[random.index(choices.len())];
     if kind == BucketKind::Window {
         return Terms::Window {
-            window: Span::nanos(choose(
-                random,
-                &[1, 1_000, 1_000_000_000, 60_000_000_000, 86_400_000_000_000],
-            )),
-            requests: Cells::new(choose(random, &[0, 1, 20, 1_000_000])),
+            window: Span::nanos(random.pick(&[
+                1,
+                1_000,
+                1_000_000_000,
+                60_000_000_000,
+                86_400_000_000_000,
+            ])),
+            requests: Cells::new(random.pick(&[0, 1, 20, 1_000_000])),
             sliding: false,
         };
     }
-    let interval = choose(
-        random,
-        &[1, 333, 1_000_000, 10_000_000, 12_000_000_001, u64::MAX],
-    );
-    let capacity = interval.saturating_mul(choose(random, &[1, 3, 20, 1_000]));
+    let interval = random.pick(&[1, 333, 1_000_000, 10_000_000, 12_000_000_001, u64::MAX]);
+    let capacity = interval.saturating_mul(random.pick(&[1, 3, 20, 1_000]));
     Terms::Level {
         interval: Span::nanos(interval),
         capacity: Span::nanos(capacity),
-        debt_max: Span::nanos(choose(
-            random,
-            &[interval, capacity, capacity.min(60_000_000_000)],
-        )),
+        debt_max: Span::nanos(random.pick(&[interval, capacity, capacity.min(60_000_000_000)])),
     }
 }
 
@@ -418,7 +414,7 @@ fn run(connection: &mut Connection, seeds: impl Iterator<Item = u64>, scripts: &
 }
 
 /// A connection to a database of its own, and the scripts' hashes there.
-fn connect(server: &Server, database: u64) -> (Connection, Scripts) {
+fn connect(server: &RedisServer, database: u64) -> (Connection, Scripts) {
     let url = format!("{}/{database}", server.url());
     let client = redis::Client::open(url).expect("a client");
     let mut connection = client.get_connection().expect("a connection");
@@ -436,7 +432,7 @@ fn connect(server: &Server, database: u64) -> (Connection, Scripts) {
 
 #[test]
 fn the_scripts_equal_the_model_on_random_histories() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let number = |name: &str| {
         env::var(name)
             .ok()

@@ -9,18 +9,8 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[path = "../redis/server.rs"]
-#[expect(
-    dead_code,
-    reason = "other tests restart servers and send them signals"
-)]
-mod server;
-
 mod asks;
 mod failures;
 mod histories;
-#[path = "../../simulations/src/store/model.rs"]
-mod model;
-mod random;
 mod scripted;
 mod world;

@@ -1,4 +1,4 @@
-//! A server that says what a test tells it to, whatever it is asked.
+//! A server whose answers a test prescribes, whatever the request.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ pub enum Says {
     Nothing,
 }
 
-/// Starts one and tells its URL. It ends with the test.
+/// Starts one and returns its URL. It ends with the test.
 pub fn start(says: Says) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("an address").port();

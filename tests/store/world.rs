@@ -1,4 +1,4 @@
-//! What the tests of this folder share: a store for any settings, keys, terms, and a runtime to ask in.
+//! What the tests of this folder share: a store for any settings, keys, terms, and a runtime.
 
 use std::future::Future;
 

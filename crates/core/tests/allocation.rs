@@ -1,46 +1,19 @@
 //! A check of a known key allocates nothing.
-#![expect(
-    clippy::expect_used,
-    reason = "a test that expects too much fails, as it should"
-)]
 
-use tidegate_core::engine::{CheckStep, Engine, FleetKey, Question, Setup};
-use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate_core::pure::{
-    Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
-};
+use tidegate_core::engine::{CheckStep, Engine, Question};
+use tidegate_core::pure::rule::NodeSpec;
+use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Moment, Unit};
+use tidegate_testing::engine::reporting_engine;
+use tidegate_testing::rules::{limit, node, rule, rules};
 
 const NOW: Moment = Moment::at(1_000_000_000_000);
 
 fn engine(algorithm: Algorithm) -> Engine {
-    let rule = |limit| RuleSpec {
-        algorithm,
-        ..RuleSpec::new(limit)
-    };
-    let node = |key: &str, requests| NodeSpec {
-        key: key.to_owned(),
-        value: None,
-        share_threshold: false,
-        rule: Some(rule(
-            Limit::new(requests, Unit::Hour, 1, None).expect("a sound limit"),
-        )),
-        children: Vec::new(),
-    };
+    let node = |key: &str, requests| node(key, rule(limit(requests, Unit::Hour), algorithm));
     let keys = ["a", "b", "c", "remote_address"];
     let mut nodes: Vec<NodeSpec> = keys.iter().map(|key| node(key, 1_000_000)).collect();
     nodes.push(node("scarce", 1));
-    let domain = DomainSpec {
-        name: "api".to_owned(),
-        matching: Matching::Specific,
-        nodes,
-    };
-    let setup = Setup {
-        keys_max: 1_000,
-        fleet: FleetKey::derived(b"fleet"),
-        seeds: [1, 2],
-        reporting: true,
-    };
-    Engine::new(setup, Rules::compile(vec![domain], Addresses::default()))
+    reporting_engine(1_000, rules(nodes))
 }
 
 /// Checks `keys` once to make them known, then again: that must allocate nothing, and pass or not as said.

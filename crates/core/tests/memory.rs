@@ -1,6 +1,6 @@
 //! What a key takes, as docs/operations.md says it: each table is filled, then flooded with keys that come once.
 //!
-//! A binary of its own: the memory that is counted is the whole process'. Every engine stays until the end, so that none
+//! A binary of its own: it counts the memory of the whole process. Every engine stays until the end, so that none
 //! uses again what another one left.
 #![cfg(target_os = "linux")]
 #![expect(
@@ -10,15 +10,13 @@
 
 use std::fs;
 
-use tidegate_core::engine::{CheckStep, Engine, FleetKey, Question, Setup, Throttle};
-use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate_core::pure::{
-    Addresses, Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit,
-};
+use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
+use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Unit};
+use tidegate_testing::engine::{START, admits};
+use tidegate_testing::rules::{limit, one_rule};
 
 /// Sizes of the tables. What does not grow with them is no key's.
 const KEYS: [u64; 2] = [20_000, 60_000];
-const START: u64 = 1_000_000_000_000_000;
 const PAGE_BYTES: u64 = 4096;
 
 fn resident() -> u64 {
@@ -36,48 +34,18 @@ const KINDS: [(&str, Option<Algorithm>); 4] = [
 ];
 
 fn daily() -> Limit {
-    Limit::new(100, Unit::Day, 1, None).unwrap()
+    limit(100, Unit::Day)
 }
 
 fn engine(algorithm: Option<Algorithm>, keys: u64) -> Engine {
-    let rule = RuleSpec {
-        algorithm: algorithm.unwrap_or_default(),
-        ..RuleSpec::new(daily())
-    };
-    let node = NodeSpec {
-        key: "key".to_owned(),
-        value: None,
-        share_threshold: false,
-        rule: Some(rule),
-        children: Vec::new(),
-    };
-    let domain = DomainSpec {
-        name: "api".to_owned(),
-        matching: Matching::Specific,
-        nodes: vec![node],
-    };
-    let setup = Setup {
-        keys_max: usize::try_from(keys).unwrap(),
-        fleet: FleetKey::derived(b"fleet"),
-        seeds: [0x5eed_0001, 0x5eed_0002],
-        reporting: false,
-    };
-    Engine::new(setup, Rules::compile(vec![domain], Addresses::default()))
+    let rules = one_rule(daily(), algorithm.unwrap_or_default());
+    tidegate_testing::engine::engine(usize::try_from(keys).unwrap(), rules)
 }
 
 fn ask(engine: &Engine, algorithm: Option<Algorithm>, nth: u64) -> bool {
-    let moment = Moment::at(START);
     let value = nth.to_string();
     if algorithm.is_some() {
-        let entries = [Entry::new("key", &value)];
-        let descriptors = [Descriptor::of(&entries)];
-        let check = Check {
-            domain: "api",
-            descriptors: &descriptors,
-            cost: Cells::ONE,
-            peek: false,
-        };
-        return engine.check(&check, moment).allowed();
+        return admits(engine, &value, START);
     }
     let throttle = Throttle {
         key: value.as_bytes(),
@@ -85,7 +53,7 @@ fn ask(engine: &Engine, algorithm: Option<Algorithm>, nth: u64) -> bool {
         cost: Cells::ONE,
         refund: false,
     };
-    match engine.begin(Question::Throttle(&throttle), moment) {
+    match engine.begin(Question::Throttle(&throttle), Moment::at(START)) {
         CheckStep::Decided(answer) => answer.allowed(),
         CheckStep::NeedsStore(_) => unreachable!("there is no store"),
     }

@@ -1,15 +1,10 @@
 //! The store: what the scripts do, at what cost in time, and what is left after a restart or a failover.
 //!
 //! `model.rs` is `apply.lua` and what `take.lua` does with refunds once more; `tests/store/histories.rs` shows that both
-//! answer alike. `heartbeats.rs` is
-//! `heartbeat.lua` and `reset.lua`.
+//! answer alike. `heartbeats.rs` is `heartbeat.lua` and `reset.lua`.
 
 mod heartbeats;
-#[expect(
-    dead_code,
-    reason = "the histories compare every value with the real one"
-)]
-mod model;
+pub mod model;
 
 use std::collections::VecDeque;
 
@@ -25,7 +20,7 @@ use model::{KeptRecord, Model};
 
 /// A part of the algorithm that is left out, to see what it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Without {
+pub(crate) enum Without {
     /// The script books a batch whatever number it has.
     SequenceCheck,
     /// What was collected while the store was gone is billed as if it were new.
@@ -71,7 +66,7 @@ enum Write {
 
 /// The store of a simulated fleet.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     primary: Model,
     heartbeats: Beats,
     /// What a failover would find, and what it has not heard of yet; only kept where there are failovers.

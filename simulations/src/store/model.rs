@@ -22,38 +22,53 @@ const DEBT_HEARD_US: u64 = 2_000_000;
 /// What a level must have grown by to be news, where the call does not say it.
 const NEWS_STEP_US: u64 = 20_000;
 
-/// A bucket as it is kept.
+/// A bucket as it is kept. Times are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
+    /// When the bucket is empty again.
     pub tat: u64,
+    /// The level that a full bucket has, at the last write.
     pub capacity: u64,
+    /// How much the fleet asks, in thousandths of cells.
     pub demand: u64,
+    /// When the demand was brought up to date.
     pub demand_at: u64,
+    /// Until when the other pods know that the bucket is full.
     pub published_until: u64,
+    /// Until when every pod reports the key.
     pub live_until: u64,
 }
 
-/// Windows as they are kept.
+/// Windows as they are kept. Times are in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
+    /// How long a window is.
     pub window: u64,
+    /// The number of the current window.
     pub index: u64,
+    /// Cells of the current window.
     pub current: u64,
+    /// Cells of the window before it.
     pub previous: u64,
+    /// 1 if the other pods know that the current window is full.
     pub published: u64,
 }
 
 /// A pod's books in one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
+    /// The number of the last batch that was booked.
     pub sequence: u64,
+    /// All cells that were booked.
     pub gross: u64,
 }
 
 /// What stands under a key's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
+    /// A bucket of the level family.
     Level(Level),
+    /// A bucket of the window family.
     Windows(Windows),
     /// No value of ours.
     Poison,
@@ -62,6 +77,7 @@ pub enum Kept {
 /// What stands under a record's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptRecord {
+    /// A sound record.
     Record(Record),
     /// No value of ours.
     Poison,
@@ -70,9 +86,11 @@ pub enum KeptRecord {
 /// The store.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
+    /// What stands under the names of keys.
     pub keys: BTreeMap<StoreKey, Kept>,
+    /// What stands under the names of records, by lane and incarnation.
     pub records: BTreeMap<(Lane, u128), KeptRecord>,
-    /// News told so far, in order.
+    /// News published so far, in order.
     pub news: Vec<News>,
 }
 

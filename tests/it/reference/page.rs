@@ -6,8 +6,8 @@ use std::path::Path;
 
 use tidegate_config::check_text;
 use tidegate_config::reference::{SECTIONS, Section, Told, Without};
+use tidegate_testing::Folder;
 
-use super::super::sidecar::Folder;
 use super::{CanBe, can_be, choices, place};
 
 const BEGIN: &str = "<!-- Printed by `make docs` from here -->\n";

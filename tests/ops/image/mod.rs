@@ -2,7 +2,6 @@
 
 mod names;
 mod pod;
-mod podman;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,9 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
-
-use crate::sidecar::{Folder, SOON, now};
-use podman::{CONTEXT, done, storage};
+use tidegate_testing::podman::{done, storage};
+use tidegate_testing::{Folder, SOON, now, repository};
 
 /// As the issue tracker of anyone who pulls images would have it.
 const IMAGE_BYTES_MAX: u64 = 20_000_000;
@@ -76,7 +74,7 @@ fn it_says_what_it_is() {
 
 /// What stands in quotes after `name`, in a file of the repository.
 fn quoted(file: &str, name: &str) -> String {
-    let text = fs::read_to_string(Path::new(CONTEXT).join(file)).unwrap();
+    let text = fs::read_to_string(repository().join(file)).unwrap();
     let found = text.split(&format!("{name}\"")).nth(1);
     let found = found.unwrap_or_else(|| panic!("no {name:?} in {file}"));
     found.split('"').next().unwrap().to_owned()
@@ -88,7 +86,7 @@ fn the_dockerfile_builds_as_the_makefile_does() {
     let flags = quoted("Dockerfile", "ENV RUSTFLAGS=");
     assert_eq!(quoted("Makefile", "STATIC = RUSTFLAGS="), flags);
     let version = quoted("Cargo.toml", "rust-version = ");
-    let dockerfile = fs::read_to_string(Path::new(CONTEXT).join("Dockerfile")).unwrap();
+    let dockerfile = fs::read_to_string(repository().join("Dockerfile")).unwrap();
     let base = format!("\nFROM rust:{version}-bookworm AS build\n");
     assert!(dockerfile.contains(&base), "{dockerfile}");
 }
@@ -97,16 +95,17 @@ fn the_dockerfile_builds_as_the_makefile_does() {
 /// has to understand the workspace, and leave the lock file as it is.
 #[test]
 fn the_dockerfile_stands_in_for_what_it_does_not_copy() {
-    let dockerfile = fs::read_to_string(Path::new(CONTEXT).join("Dockerfile")).unwrap();
-    let stage = dockerfile.split("\nCOPY src src\n").next().unwrap();
-    let (copies, run) = stage.split_once("\nRUN ").unwrap();
+    let dockerfile = fs::read_to_string(repository().join("Dockerfile")).unwrap();
+    let (copies, rest) = dockerfile.split_once("\nRUN ").unwrap();
+    // What follows the first step copies sources.
+    let (run, _) = rest.split_once("\nCOPY ").unwrap();
     let folder = Folder::new();
     for copy in copies.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let (files, to) = copy.rsplit_once(' ').unwrap();
         fs::create_dir_all(folder.path(to)).unwrap();
         for file in files.split(' ') {
             let name = Path::new(file).file_name().unwrap();
-            fs::copy(Path::new(CONTEXT).join(file), folder.path(to).join(name)).unwrap();
+            fs::copy(repository().join(file), folder.path(to).join(name)).unwrap();
         }
     }
     // What it needs is fetched for this platform alone, as a build would: there may be no other crate on this machine.

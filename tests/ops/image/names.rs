@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::podman::{done, storage};
-use crate::redis_server::{Plan, Server, free_port};
-use crate::sidecar::{Folder, SOON, until};
+use tidegate_testing::podman::{done, storage};
+use tidegate_testing::stores::{RedisServer, ServerPlan};
+use tidegate_testing::{Folder, SOON, free_port, until};
 
 const RULES: &str = "rules: [{ domain: api, descriptors: [{ key: client, rate_limit: 3/day }] }]";
 const NAME: &str = "store.test";
@@ -110,14 +110,14 @@ fn reaches(url: &str, options: &[&str]) {
 
 #[test]
 fn a_name_of_the_hosts_file_is_found() {
-    let redis = Server::start(&[]);
+    let redis = RedisServer::start(&[]);
     let url = format!("redis://{NAME}:{}", redis.port());
     reaches(&url, &["--add-host=store.test:127.0.0.1"]);
 }
 
 #[test]
 fn a_name_that_a_name_server_knows_is_found() {
-    let (redis, names) = (Server::start(&[]), NameServer::start());
+    let (redis, names) = (RedisServer::start(&[]), NameServer::start());
     let url = format!("redis://{NAME}:{}", redis.port());
     reaches(&url, &[&format!("--dns={}", names.address)]);
     assert!(names.was_asked(NAME, TYPE_A), "{:?}", names.asked);
@@ -126,7 +126,7 @@ fn a_name_that_a_name_server_knows_is_found() {
 /// A server with a certificate for the name, and the authority that signed it where the image has its list.
 #[test]
 fn the_images_list_of_authorities_is_used() {
-    let plan = Plan::new();
+    let plan = ServerPlan::new();
     let openssl = |line: &str| {
         let mut openssl = Command::new("openssl");
         openssl.args(line.split(' ')).current_dir(plan.folder());

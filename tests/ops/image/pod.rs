@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::podman::{Container, storage};
-use super::{GROUP, shared_folder};
-use crate::client::Door;
-use crate::redis_server::{Server, free_port};
-use crate::sidecar::{Folder, SOON, Setup, until};
+use tidegate_testing::podman::{Container, storage};
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, Folder, SOON, SidecarSetup, free_port, until};
 
-/// Cells are told to the store after a minute, or at the end if that is first.
+use super::{GROUP, shared_folder};
+
+/// The pod reports cells after a minute, or when it ends if that is first.
 const SETTINGS: &str = "sync: { interval: 60s, accuracy: 1.0 }\nlog: { format: json }\ndrain: 10s";
 /// What the drain takes, and a bit.
 const GRACE: u32 = 15;
@@ -32,7 +32,7 @@ for last in 1 2 3 4 5; do ask; done
 "#;
 
 /// The sidecar's container.
-fn sidecar(folder: &Folder, shared: &[&str], metrics: &str, redis: &Server) -> Container {
+fn sidecar(folder: &Folder, shared: &[&str], metrics: &str, redis: &RedisServer) -> Container {
     let listen = r#"http: ["unix:tidegate.sock"], admin: ["unix:admin.sock"]"#;
     let store = format!("store: {{ url: \"{}\" }}", redis.url());
     folder.write(
@@ -66,12 +66,12 @@ fn app(shared: &[&str]) -> Container {
 /// many questions that took, after `asked` of others.
 fn ask_until_pending(pod: &Folder, asked: usize) -> usize {
     let (http, admin) = (pod.path("tidegate.sock"), pod.path("admin.sock"));
-    let (http, admin) = (Door::Unix(http), Door::Unix(admin));
+    let (http, admin) = (Endpoint::Unix(http), Endpoint::Unix(admin));
     let mut more = 0;
     until("a cell that is pending", SOON, || {
         more += 1;
         assert_eq!(http.get(CHECK).status, 200);
-        let (pending, _) = until("the books to have all", SOON, || {
+        let pending = until("the books to have all", SOON, || {
             let books = admin.get("/admin/v1/status").json()["books"].take();
             let cells = |place: &str| usize::try_from(books[place].as_u64().unwrap()).unwrap();
             let sum = cells("settled") + cells("in_flight") + cells("pending");
@@ -85,7 +85,7 @@ fn ask_until_pending(pod: &Folder, asked: usize) -> usize {
 
 #[test]
 fn a_native_sidecar_is_there_before_the_app_and_after_it() {
-    let (folder, pod, redis) = (Folder::new(), shared_folder(), Server::start(&[]));
+    let (folder, pod, redis) = (Folder::new(), shared_folder(), RedisServer::start(&[]));
     let mount = format!("--volume={}:/run/tidegate", pod.path(".").display());
     let group = format!("--group-add={GROUP}");
     let shared = [mount.as_str(), group.as_str()];
@@ -111,10 +111,10 @@ fn a_native_sidecar_is_there_before_the_app_and_after_it() {
     let asked = before.len() + after.len();
     let asked = asked + ask_until_pending(&pod, asked);
 
-    // The sidecar ends last, before it is killed, and with nothing untold.
+    // The sidecar ends last, before it is killed, and with nothing unreported.
     assert_eq!(sidecar.stop(GRACE), 0);
     assert!(!sidecar.logs().contains(UNCONFIRMED), "{}", sidecar.logs());
     let store = format!("{SETTINGS}\nstore: {{ url: \"{}\" }}", redis.url());
-    let other = Setup::rules(RULES).top(&store).start();
+    let other = SidecarSetup::rules(RULES).top(&store).start();
     assert_eq!(other.admin(USAGE)["usage"][0]["fleet"]["used"], asked);
 }

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tidegate_testing::{Endpoint, Folder, Response, SOON, now, until};
 
 use super::live::{self, Running, put};
 use super::nginx::{Nginx, Place};
 use super::objects::list;
 use super::tree;
-use crate::client::{Door, Response};
-use crate::sidecar::{Folder, SOON, now, until};
 
 fn binary() -> PathBuf {
     let binary = tree::root().join("target/tools/envoy/envoy/_bin/envoy");
@@ -51,7 +50,7 @@ fn the_image_is_the_envoy_that_is_tried() {
     );
 }
 
-fn get(door: &Door, path: &str, key: &str) -> Response {
+fn get(door: &Endpoint, path: &str, key: &str) -> Response {
     let header = format!("x-api-key: {key}");
     door.connect().request("GET", path, &[&header], b"")
 }
@@ -85,7 +84,7 @@ fn envoy_asks_over_the_socket_and_denies() {
     let (folder, ip) = (Folder::new(), live::own_ip());
     let run = sidecar.folder().path("run");
     let envoy = envoy(ip, app.address.ip(), &run, &folder);
-    let [front, probes] = [8080, 9902].map(|port| Door::Tcp(SocketAddr::from((ip, port))));
+    let [front, probes] = [8080, 9902].map(|port| Endpoint::Tcp(SocketAddr::from((ip, port))));
     until("a live Envoy", SOON, || {
         (get(&probes, "/ready", "").status == 200).then_some(())
     });

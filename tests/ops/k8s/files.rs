@@ -1,15 +1,15 @@
-//! The plain files of `k8s`, with kubectl or without: all that is named is there, all that is there is named, and each is
-//! sound by itself.
+//! The plain files of `k8s`, with kubectl or without: every file that is named exists, every file that exists is named,
+//! and each is sound by itself.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
+use tidegate_testing::Folder;
 
 use super::checks::CHECKS;
 use super::objects::{Objects, text};
 use super::tree::{self, Kustomization};
-use crate::sidecar::Folder;
 
 /// `folder/../name` without its dots.
 fn plain(folder: &str, name: &str) -> String {

@@ -8,13 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::Value;
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Endpoint, Folder, SOON, Sidecar, SidecarSetup, until};
 
 use super::objects::{list, number, text};
 use super::rendered::objects;
 use super::tree;
-use crate::client::Door;
-use crate::redis_server::Server;
-use crate::sidecar::{Folder, SOON, Setup, Sidecar, until};
 
 /// `text` with `from`, which has to be there, in other words.
 pub fn put(text: &str, from: &str, to: &str) -> String {
@@ -54,7 +53,7 @@ impl Running {
         until("a daemon that listens", SOON, || {
             let ended = running.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", running.said());
-            Door::Tcp(address).is_open().then_some(())
+            Endpoint::Tcp(address).is_open().then_some(())
         });
         running
     }
@@ -106,8 +105,8 @@ pub fn sockets(folder: &Folder) -> std::path::PathBuf {
 }
 
 /// A `sidecar.yaml` with addresses and folders that can be had here, in a folder where its sockets are to be.
-pub fn setup(yaml: &str) -> Setup {
-    let setup = Setup::rules("").file("sidecar.yaml");
+pub fn setup(yaml: &str) -> SidecarSetup {
+    let setup = SidecarSetup::rules("").file("sidecar.yaml");
     let run = sockets(&setup.folder);
     let mut yaml = put(yaml, "/run/tidegate", run.to_str().unwrap());
     yaml = put(&yaml, "0.0.0.0:9464", "127.0.0.1:0");
@@ -171,10 +170,10 @@ fn every_probe_is_answered() {
     assert!(tried.len() >= 3, "{tried:?}");
 }
 
-/// As many keys as the table holds fit the container's memory, also while a store is told of all of them.
+/// As many keys as the table holds fit the container's memory, also while the pod reports all of them to a store.
 #[test]
 fn the_keys_fit_the_memory() {
-    let store = Server::start(&[]);
+    let store = RedisServer::start(&[]);
     let base = || setup(&tree::read("base/sidecar.yaml"));
     fill(&base().start_as_is(), 1);
     let fleet = base().variable("REDIS_URL", &store.url()).start_as_is();
@@ -241,10 +240,10 @@ fn the_example_asks_and_is_limited() {
     let mut shop = Command::new("sh");
     shop.args(["-c", &command("containers/0")]);
     let mut shop = Running::spawn(shop, folder);
-    let (said, _) = until("a limit", SOON, || {
+    let said = until("a limit", SOON, || {
         Some(shop.said()).filter(|said| said.contains("429"))
     });
-    // It ends when it is told to.
+    // It ends on request.
     shop.ask_to_end();
     until("its end", SOON, || shop.child.try_wait().unwrap());
     let passed = said.lines().take_while(|line| *line == "200").count();

@@ -1,5 +1,5 @@
-//! The manifests: rendered, held against the schema, and against what they have to mean; and the files in them, run by
-//! the real daemons. No cluster runs here.
+//! The manifests: rendered, and checked against the schema and against what they have to mean. Real daemons run the
+//! files in them. No cluster runs here.
 
 mod broken;
 mod checks;

@@ -7,12 +7,11 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use tidegate_testing::{Endpoint, Folder, Response, SOON, Sidecar, now, until};
 
 use super::live::{self, Running, own_ip, put};
 use super::objects::list;
 use super::tree;
-use crate::client::{Door, Response};
-use crate::sidecar::{Folder, Sidecar, now};
 
 /// nginx by the command of a Deployment, with its configuration.
 pub struct Nginx {
@@ -63,7 +62,7 @@ impl Nginx {
 
     fn get(&self, path: &str, key: &str) -> Response {
         let header = format!("X-Api-Key: {key}");
-        Door::Tcp(self.address)
+        Endpoint::Tcp(self.address)
             .connect()
             .request("GET", path, &[&header], b"")
     }
@@ -104,7 +103,7 @@ fn sidecar() -> Sidecar {
         command = as_group;
     }
     let sidecar = Sidecar::of(command, setup.folder);
-    crate::sidecar::until("a ready sidecar", crate::sidecar::SOON, || {
+    until("a ready sidecar", SOON, || {
         sidecar.stdout.text().contains("ready, ").then_some(())
     });
     sidecar

@@ -3,16 +3,16 @@
 use std::fs;
 
 use serde_json::Value;
+use tidegate_testing::stores::{RedisServer, ServerPlan};
+use tidegate_testing::{Folder, SOON, Sidecar, now, until};
 
 use super::live::{put, setup};
 use super::objects::{list, number, text};
 use super::tree;
-use crate::redis_server::{Plan, Server, now, until};
-use crate::sidecar::{SOON, Sidecar};
 
 /// The server by its files, on a port and in a folder of its own.
-fn redis() -> Server {
-    let plan = Plan::bare();
+fn redis() -> RedisServer {
+    let plan = ServerPlan::bare();
     let (folder, port) = (plan.folder().to_owned(), plan.port());
     let at = |name: &str| folder.join(name).display().to_string();
     let conf = tree::read("redis/redis.conf");
@@ -26,7 +26,7 @@ fn redis() -> Server {
 }
 
 /// The URL that the sidecars are given.
-fn url(server: &Server) -> String {
+fn url(server: &RedisServer) -> String {
     let kustomization: Value =
         serde_saphyr::from_str(&tree::read("redis/kustomization.yaml")).unwrap();
     let secrets = list(&kustomization, "/secretGenerator");
@@ -102,7 +102,7 @@ fn the_probe_of_redis_asks_redis() {
     let line = text(container, "/readinessProbe/exec/command/2");
     assert_eq!(line, text(container, "/livenessProbe/exec/command/2"));
     let line = put(line, "127.0.0.1:6379", &server.address());
-    let folder = crate::sidecar::Folder::new();
+    let folder = Folder::new();
     assert_eq!(folder.shell(&line).code, Some(0));
     // Others are kept out: who has no name, and who has one and wants more.
     assert!(server.cli(&["PING"]).contains("NOAUTH"));
@@ -135,7 +135,7 @@ fn the_user_has_the_least_rights() {
 #[test]
 fn production_speaks_tls_and_only_watches() {
     let setup = setup(&tree::read("overlays/prod/sidecar.yaml"));
-    let plan = Plan::new();
+    let plan = ServerPlan::new();
     let (folder, port) = (plan.folder().to_owned(), plan.port().to_string());
     let ran = setup.folder.shell(&format!(
         "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=tides \

@@ -7,8 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-
-use crate::sidecar::{Folder, Ran};
+use tidegate_testing::{CommandOutput, Folder};
 
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -150,7 +149,7 @@ pub const OLDEST: &str = "1.30";
 pub const NEWEST: &str = "1.37";
 
 /// What the schema of this Kubernetes says of these manifests. `--strict`: a field that it does not know is a fault.
-pub fn schema(version: &str, manifests: &str) -> Ran {
+pub fn schema(version: &str, manifests: &str) -> CommandOutput {
     let tool = root().join("target/tools/kubernetes-validate");
     let program = tool.join("bin/kubernetes-validate");
     assert!(

@@ -1,5 +1,5 @@
-//! The files by themselves: promtool reads the rules, Grafana's own types the dashboard, and neither, nor the
-//! operator's page, speaks of what is not there.
+//! The files by themselves: promtool reads the rules, Grafana's own types check the dashboard, and all that these or
+//! the operator's page name exists.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use serde_json::Value;
 use tidegate::telemetry::ALL;
+use tidegate_testing::Folder;
 
 use super::promql::{known, name, selectors};
 use super::{alerts, dashboard, panels, path, queries, read, runs};
-use crate::sidecar::Folder;
 
 const OPERATIONS: &str = "docs/operations.md";
 

@@ -1,17 +1,16 @@
-//! Two real sidecars and a Redis under load, scraped by a real Prometheus: every panel shows data, no alert is raised in
-//! health, and those of an outage are raised when it comes.
+//! Two real sidecars and a Redis under load, scraped by a real Prometheus: every panel shows data, no alert fires
+//! while all is well, and the alerts of an outage fire when it comes.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+use tidegate_testing::stores::RedisServer;
+use tidegate_testing::{Client, SOON, Sidecar, SidecarSetup, now, until};
 
 use super::server::{Prometheus, Sample};
 use super::{alerts, dashboard, promql, queries, read, run};
-use crate::client::Client;
 use crate::load::Load;
-use crate::redis_server::Server;
-use crate::sidecar::{SOON, Setup, Sidecar, until};
 
 const RULES: &str = r"  - domain: api
     descriptors:
@@ -39,7 +38,7 @@ fn ask(turn: usize, client: &mut Client) {
 
 /// Two sidecars, of which one is labelled as a PodMonitor does it and the other has only its address.
 struct World {
-    redis: Server,
+    redis: RedisServer,
     sidecars: [Sidecar; 2],
     load: [Load; 2],
     prometheus: Prometheus,
@@ -47,13 +46,13 @@ struct World {
 
 impl World {
     fn start() -> Self {
-        let redis = Server::start(&[]);
+        let redis = RedisServer::start(&[]);
         let store = format!(
             "store: {{ url: \"{}\" }}\nlog: {{ format: json }}",
             redis.url()
         );
         let sidecars = ["shop-0", "shop-1"].map(|pod| {
-            let setup = Setup::rules(RULES).top(&store);
+            let setup = SidecarSetup::rules(RULES).top(&store);
             setup.variable("POD_NAME", pod).start()
         });
         let target = |sidecar: &Sidecar| sidecar.door("metrics").unwrap().to();
@@ -284,7 +283,9 @@ fn told(alert: &Value, annotation: &str) -> Vec<String> {
 fn an_outage_raises_alerts(mut world: World) {
     let prometheus = &world.prometheus;
     world.redis.kill();
-    let (down, after) = prometheus.until_alert("TidegateStoreDown", "firing");
+    let begun = now();
+    let down = prometheus.until_alert("TidegateStoreDown", "firing");
+    let after = begun.elapsed();
     assert!(after < Duration::from_secs(10), "{after:?}");
     let [summary] = &told(&down, "summary")[..] else {
         panic!("{down:#}")
@@ -294,15 +295,15 @@ fn an_outage_raises_alerts(mut world: World) {
         *summary,
         format!("Most pods of {job} cannot reach the store ({shard})")
     );
-    let (link, _) = prometheus.until_alert("TidegateStoreLinkOpen", "firing");
+    let link = prometheus.until_alert("TidegateStoreLinkOpen", "firing");
     let plain = world.sidecars[1].door("metrics").unwrap().to();
     for who in ["shop-0", &plain] {
         let expected = format!("{who} cannot reach the store ({shard})");
         assert!(told(&link, "summary").contains(&expected), "{link:#}");
     }
-    let (open, _) = prometheus.until_alert("TidegateFailOpen", "firing");
+    let open = prometheus.until_alert("TidegateFailOpen", "firing");
     assert_eq!(told(&open, "summary"), ["api/open lets everything pass"]);
-    let (stale, _) = prometheus.until_alert("TidegateSyncStale", "firing");
+    let stale = prometheus.until_alert("TidegateSyncStale", "firing");
     told(&stale, "summary");
     for title in ["Store link", "Fail-open", "Errors of the store"] {
         let (_, query) = queries(&dashboard())
@@ -323,7 +324,7 @@ fn an_outage_raises_alerts(mut world: World) {
     load.into_iter().for_each(Load::end);
     a_bad_file_raises_alerts(&first, &prometheus);
     drop(second.kill());
-    let (down, _) = prometheus.until_alert("TidegateDown", "firing");
+    let down = prometheus.until_alert("TidegateDown", "firing");
     assert_eq!(
         told(&down, "summary"),
         [format!("{plain} cannot be scraped")]
@@ -335,14 +336,14 @@ fn a_bad_file_raises_alerts(sidecar: &Sidecar, prometheus: &Prometheus) {
     sidecar
         .folder()
         .replace("sidecar.yaml", &good.replace("50/second", "50/fortnight"));
-    let (refused, _) = prometheus.until_alert("TidegateReloadRefused", "firing");
+    let refused = prometheus.until_alert("TidegateReloadRefused", "firing");
     let summary = "1 pods of shop/tidegate refuse the configuration they have";
     assert_eq!(told(&refused, "summary"), [summary]);
     sidecar
         .folder()
         .replace("sidecar.yaml", &good.replace("50/second", "60/second"));
     prometheus.until_alert("TidegateReloadRefused", "inactive");
-    let (differ, _) = prometheus.until_alert("TidegateConfigurationsDiffer", "firing");
+    let differ = prometheus.until_alert("TidegateConfigurationsDiffer", "firing");
     let summary = "Pods of shop/tidegate have 2 different configurations in force";
     assert_eq!(told(&differ, "summary"), [summary]);
 }

@@ -1,12 +1,11 @@
 //! A real Prometheus of a test's own, on a port that the system chooses.
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
+use tidegate_testing::{Folder, SOON, Sidecar, until};
 
 use super::runs;
-use crate::sidecar::{Folder, SOON, Sidecar, until};
 
 /// A running server. It ends with this.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ impl Prometheus {
             .current_dir(folder.path(""));
         let mut process = Sidecar::of(command, folder);
         let ready = "Server is ready to receive web requests.";
-        let (address, _) = until("a ready Prometheus", SOON, || {
+        let address = until("a ready Prometheus", SOON, || {
             let ended = process.has_ended();
             assert!(!ended, "{}: run `make tools`", process.stderr.text());
             let said = process.stderr.all();
@@ -79,7 +78,7 @@ impl Prometheus {
             let found = self.query(query);
             holds(&found).then_some(found)
         };
-        until(query, SOON, look).0
+        until(query, SOON, look)
     }
 
     /// The alerts it knows, each with its state, and all that is wrong with its evaluation.
@@ -91,8 +90,8 @@ impl Prometheus {
             .collect()
     }
 
-    /// Waits until the alert is in this state, and says how long that took and what it tells.
-    pub fn until_alert(&self, name: &str, state: &str) -> (Value, Duration) {
+    /// Waits until the alert is in this state, and returns it.
+    pub fn until_alert(&self, name: &str, state: &str) -> Value {
         until(&format!("{name} {state}"), SOON, || {
             let alerts = self.alerts();
             let mut alerts = alerts.into_iter();

@@ -9,10 +9,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::engine::{Answer, Engine, Stat};
-use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-use tidegate_core::pure::{Addresses, Algorithm, Cells, Check, Descriptor, Entry, Moment, Rules};
-
-use crate::world::{Dice, SECOND, START, a_second, ask, engine, left, node, rule, rules};
+use tidegate_core::pure::rule::{Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Moment, Rules};
+use tidegate_testing::Random;
+use tidegate_testing::engine::{SECOND, START, ask, engine, left};
+use tidegate_testing::rules::{a_second, node, rule, rules, rules_by};
 
 /// How a rule of the model behaves.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,12 +135,7 @@ fn tree() -> Rules {
         path.children = vec![node("leaf", spec("leaf", &KINDS[9].1))];
     }
     nodes.push(node("free", RuleSpec::unlimited()));
-    let domain = DomainSpec {
-        name: "api".to_owned(),
-        matching: Matching::Path,
-        nodes,
-    };
-    Rules::compile(vec![domain], Addresses::default())
+    rules_by(Matching::Path, nodes)
 }
 
 /// One descriptor of a drawn check: a rule (one behind the last is unlimited), a value and maybe a cost of its own.
@@ -390,12 +386,12 @@ fn a_key_that_just_entered_gets_back_what_a_denied_check_took() {
 const KEYS: [&str; 4] = ["a", "b", "c", "window"];
 const BURSTS: [u64; 4] = [9, 10, 11, 12];
 
-/// One check of three or four rules for `value`, drawn by `dice`. Answers the cells it was given of each.
-fn one_of_many(engine: &Engine, value: &str, dice: &mut Dice) -> [u64; 4] {
-    let skipped = dice.below(5) as usize;
+/// One check of three or four rules for `value`, drawn by `random`. Answers the cells it was given of each.
+fn one_of_many(engine: &Engine, value: &str, random: &mut Random) -> [u64; 4] {
+    let skipped = random.below(5) as usize;
     let costs: [u64; 4] = std::array::from_fn(|nth| match nth == skipped {
         true => 0,
-        false => 1 + dice.below(3),
+        false => 1 + random.below(3),
     });
     let entries = KEYS.map(|key| [Entry::new(key, value)]);
     let descriptors: Vec<Descriptor<'_>> = entries
@@ -435,12 +431,12 @@ fn threads_never_pass_a_limit_and_every_cell_is_accounted_for() {
         for seed in 0..8 {
             let (engine, admitted, barrier) = (&engine, &admitted, &barrier);
             scope.spawn(move || {
-                let mut dice = Dice::new(seed);
+                let mut random = Random::new(seed);
                 for (round, admitted) in admitted.iter().enumerate() {
                     let value = round.to_string();
                     barrier.wait();
                     for _ in 0..3 {
-                        let given = one_of_many(engine, &value, &mut dice);
+                        let given = one_of_many(engine, &value, &mut random);
                         for (total, cells) in admitted.iter().zip(given) {
                             total.fetch_add(cells, Ordering::Relaxed);
                         }

@@ -5,8 +5,9 @@ use std::thread;
 use tidegate_core::engine::buckets::table::{SlotOrigin, Table, Taken};
 use tidegate_core::engine::{Engine, Stat};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Nanos, Unit};
-
-use crate::world::{Dice, SECOND, START, a_second, admits, engine, one_rule};
+use tidegate_testing::Random;
+use tidegate_testing::engine::{SECOND, START, admits, engine};
+use tidegate_testing::rules::{a_second, one_rule};
 
 const LEVEL: Algorithm = Algorithm::Gcra;
 const WINDOW: Algorithm = Algorithm::FixedWindow;
@@ -24,9 +25,9 @@ fn the_bound_is_never_passed() {
     for algorithm in [LEVEL, WINDOW] {
         for keys_max in [1, 2, 15, 16, 17, 100, 513, 1_000] {
             let engine = engine(keys_max, one_rule(a_second(2, 2), algorithm));
-            let mut dice = Dice::new(keys_max as u64);
+            let mut random = Random::new(keys_max as u64);
             for nth in 0..3_000 {
-                let value = dice.below(2 * keys_max as u64 + 5).to_string();
+                let value = random.below(2 * keys_max as u64 + 5).to_string();
                 admits(&engine, &value, START + nth * 1_000_000);
                 assert!(engine.keys_held() <= keys_max as u64, "of {keys_max}");
             }
@@ -43,9 +44,13 @@ fn the_bound_is_never_passed_by_eight_threads() {
             for seed in 0..8 {
                 let engine = &engine;
                 scope.spawn(move || {
-                    let mut dice = Dice::new(seed);
+                    let mut random = Random::new(seed);
                     for nth in 0..5_000 {
-                        admits(engine, &dice.below(300).to_string(), START + nth * 100_000);
+                        admits(
+                            engine,
+                            &random.below(300).to_string(),
+                            START + nth * 100_000,
+                        );
                         // Each thread may have counted one for a moment.
                         assert!(engine.keys_held() <= 108);
                     }
@@ -61,11 +66,11 @@ fn the_bound_is_never_passed_by_eight_threads() {
 fn a_fill_to_the_bound_evicts_nobody() {
     const KEYS: usize = 100_000;
     let table = Table::new(KEYS, [0x5eed_0001, 0x5eed_0002]);
-    let mut dice = Dice::new(7);
+    let mut random = Random::new(7);
     let bucket = Taken::at(Nanos::new(START + SECOND));
     let mut in_use = 0;
     for _ in 0..KEYS {
-        let name = u128::from(dice.below(u64::MAX)) << 64 | u128::from(dice.below(u64::MAX));
+        let name = u128::from(random.below(u64::MAX)) << 64 | u128::from(random.below(u64::MAX));
         let key = table.key(name, 0);
         let entrance = table.enter(&table.permit(&key), &key, bucket, Nanos::new(START));
         in_use += usize::from(entrance.how != SlotOrigin::Vacant);

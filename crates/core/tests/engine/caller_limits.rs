@@ -2,10 +2,11 @@
 
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Unit};
+use tidegate_testing::Random;
+use tidegate_testing::engine::{SECOND, START, ask, engine};
+use tidegate_testing::rules::{a_second, one_rule};
 
-use crate::world::{Dice, SECOND, START, a_second, ask, engine, one_rule};
-
-fn carried(burst: u64, count: u64, seconds: u64) -> Limit {
+fn caller_limit(burst: u64, count: u64, seconds: u64) -> Limit {
     Limit::from_caller(burst, count, seconds).expect("a sound limit")
 }
 
@@ -42,13 +43,17 @@ fn overridden(engine: &Engine, domain: &str, value: &str, limit: Limit) -> Answe
 fn callers_of_one_key_share_one_time_line_whatever_they_say() {
     // What redis-cell does, in wide numbers.
     let engine = engine(64, one_rule(a_second(1, 1), Algorithm::Gcra));
-    let mut dice = Dice::new(7);
+    let mut random = Random::new(7);
     let (mut tats, mut now) = ([0_i128; 3], START);
     for nth in 0..20_000 {
-        now += dice.below(3 * SECOND);
-        let key = dice.below(3) as usize;
-        let limit = carried(1 + dice.below(20), 1 + dice.below(9), 1 + dice.below(30));
-        let cost = dice.below(5);
+        now += random.below(3 * SECOND);
+        let key = random.below(3) as usize;
+        let limit = caller_limit(
+            1 + random.below(20),
+            1 + random.below(9),
+            1 + random.below(30),
+        );
+        let cost = random.below(5);
         let answer = throttle(&engine, &[key as u8], limit, cost, now);
         let (at, interval) = (i128::from(now), i128::from(limit.interval().get()));
         let capacity = i128::from(limit.burst().get()) * interval;
@@ -71,7 +76,7 @@ fn callers_of_one_key_share_one_time_line_whatever_they_say() {
 #[test]
 fn keys_are_bytes_and_apart_from_each_other() {
     let engine = engine(64, one_rule(a_second(1, 1), Algorithm::Gcra));
-    let limit = carried(1, 1, 60);
+    let limit = caller_limit(1, 1, 60);
     for key in [&b"\xff\x00"[..], b"\xff", b""] {
         assert!(throttle(&engine, key, limit, 1, START).allowed());
         assert!(!throttle(&engine, key, limit, 1, START).allowed());
@@ -116,7 +121,7 @@ fn an_override_of_nothing_denies_and_one_of_an_unknown_domain_does_not_count() {
 #[test]
 fn a_flood_of_keys_is_bounded_and_does_not_free_who_is_over() {
     let engine = engine(1_000, one_rule(a_second(1, 1), Algorithm::Gcra));
-    let limit = carried(5, 1, 3_600);
+    let limit = caller_limit(5, 1, 3_600);
     assert!(throttle(&engine, b"over", limit, 5, START).allowed());
     for nth in 0..20_000_u64 {
         let key = nth.to_le_bytes();

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use tidegate_core::engine::sync::{Pace, PodSync, Trip};
-use tidegate_core::engine::{Answer, Engine, Setup, Shares, Source};
+use tidegate_core::engine::{Answer, Engine, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
 use tidegate_core::pure::sync::{News, NewsKind, Reply, Share, StoreKey, StoreState};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
-
-use crate::world::{SECOND, START, a_second, ask, engine, left, node, rule, rules, setup};
+use tidegate_testing::engine::{SECOND, START, ask, engine, left, reporting_engine};
+use tidegate_testing::rules::{a_second, node, rule, rules};
 
 const CALLS: u64 = 50;
 
@@ -36,11 +36,7 @@ fn limiting(spec: RuleSpec) -> Engine {
 
 /// One that notes cells for a store.
 fn reporting(nodes: Vec<NodeSpec>) -> Engine {
-    let setup = Setup {
-        reporting: true,
-        ..setup(1_000)
-    };
-    Engine::new(setup, rules(nodes))
+    reporting_engine(1_000, rules(nodes))
 }
 
 /// A call that looks first and is charged `cost` when it is done; whether it was served.
@@ -95,7 +91,7 @@ fn without_count_rejected_a_denied_check_uses_nothing() {
     }
 }
 
-/// What a check of `cost` is told: whether it passes, what was charged, whether that is less than all of it, what is
+/// The answer to a check of `cost`: whether it passes, what was charged, whether that is less than all of it, what is
 /// left, and the seconds to wait.
 fn store_state(engine: &Engine, cost: u64, at: u64) -> (bool, u64, bool, u64, Option<u64>) {
     let answer = ask(engine, ("key", "v"), cost, at);
@@ -265,7 +261,7 @@ fn rounds() -> PodSync {
     PodSync::new(pace, 1_000)
 }
 
-/// Tells the store what is pending 2 ms later, and answers that the key's level is its price. The cells told.
+/// Reports what is pending 2 ms later, and answers that the key's level is its price. Returns the reported cells.
 fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
     let _ = rounds.turn(engine, Moment::at(now));
     let later = Moment::at(now + SECOND / 500);
@@ -334,7 +330,7 @@ fn a_charge_of_a_key_that_the_fleet_denies_frees_nothing() {
     }
 }
 
-/// While the store cannot be told, a pod that grants its share charges its share, and by the same measure.
+/// While the store is unreachable, a pod that grants its share charges its share, and by the same measure.
 #[test]
 fn without_the_store_a_share_of_a_budget_runs_out() {
     for algorithm in Algorithm::ALL {

@@ -8,8 +8,8 @@ use tidegate_core::engine::Engine;
 use tidegate_core::engine::buckets::table::{Booking, Table, Taken, Touch};
 use tidegate_core::pure::algorithm::gcra;
 use tidegate_core::pure::{Algorithm, Cells, Nanos};
-
-use crate::world::{SECOND, START, a_second, admits, engine, one_rule};
+use tidegate_testing::engine::{SECOND, START, admits, engine};
+use tidegate_testing::rules::{a_second, one_rule};
 
 const THREADS: u64 = 16;
 

@@ -1,27 +1,23 @@
-//! What a pod grants while the store cannot be told.
+//! What a pod grants while the store is unreachable.
 
 use std::collections::HashMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use tidegate_core::engine::{Engine, Setup, Shares, Source, Verdict};
+use tidegate_core::engine::{Engine, Shares, Source, Verdict};
 use tidegate_core::pure::rule::{OnStoreError, RuleSpec};
 use tidegate_core::pure::sync::{Demand, Share};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Unit};
-
-use crate::world::{START, a_second, ask, node, rule, rules, setup};
+use tidegate_testing::engine::{START, ask, reporting_engine};
+use tidegate_testing::rules::{a_second, node, rule, rules};
 
 fn engine(limit: Limit, on_store_error: OnStoreError) -> Engine {
     let spec = RuleSpec {
         on_store_error,
         ..rule(limit, Algorithm::Gcra)
     };
-    let setup = Setup {
-        reporting: true,
-        ..setup(1_000)
-    };
-    Engine::new(setup, rules(vec![node("key", spec)]))
+    reporting_engine(1_000, rules(vec![node("key", spec)]))
 }
 
 /// Cuts every lane off.
@@ -46,11 +42,7 @@ fn decisions(engine: &Engine, checks: usize) -> String {
 #[test]
 fn only_a_share_of_a_bucket_is_granted_while_an_answer_is_late() {
     let late = |spec: RuleSpec| {
-        let setup = Setup {
-            reporting: true,
-            ..setup(1_000)
-        };
-        let engine = Engine::new(setup, rules(vec![node("key", spec)]));
+        let engine = reporting_engine(1_000, rules(vec![node("key", spec)]));
         let shares = Shares {
             unlearned: Share::of(1, 2),
             learned: HashMap::new(),

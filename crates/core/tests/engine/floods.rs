@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use tidegate_core::engine::Engine;
 use tidegate_core::pure::{Algorithm, Limit, Moment, Unit};
+use tidegate_testing::Random;
+use tidegate_testing::engine::{SECOND, START, ask, engine};
+use tidegate_testing::rules::{node, rule, rules};
 
 use crate::caller_limits::throttle;
-use crate::world::{Dice, SECOND, START, ask, engine, node, rule, rules};
 
 const KEYS_MAX: usize = 800;
 /// Login keys that ask for four times their limit, and such that ask for half of it.
@@ -82,13 +84,13 @@ struct Damage {
 fn flood(by: By, keys: usize) -> Damage {
     let exact = by.engine(10 * (keys + KEYS_MAX));
     let flooded = by.engine(KEYS_MAX);
-    let mut dice = Dice::new(keys as u64);
+    let mut random = Random::new(keys as u64);
     let mut checks = Vec::new();
     for round in 0..ROUNDS {
         let start = START + round * ROUND;
         let mut add = |key, value: String, times| {
             for _ in 0..times {
-                checks.push((start + dice.below(ROUND), key, value.clone()));
+                checks.push((start + random.below(ROUND), key, value.clone()));
             }
         };
         for nth in 0..keys {

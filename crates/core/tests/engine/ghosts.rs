@@ -1,12 +1,13 @@
-//! Keys that are remembered and not held: what is used, refunded and told of them while the table is full.
+//! Keys that are remembered and not held: what is used, refunded and reported of them while the table is full.
 
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
 use tidegate_core::pure::sync::StoreState;
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Rules, Span, Unit};
+use tidegate_testing::engine::{SECOND, START, admits, ask, engine, left};
+use tidegate_testing::rules::{node, one_rule, rule, rules};
 
 use crate::refund::{Pod, an_hour, refund};
-use crate::world::{SECOND, START, admits, ask, engine, left, node, one_rule, rule, rules};
 
 const HOUR: u64 = 3_600 * SECOND;
 /// The first second of an hour.
@@ -161,7 +162,7 @@ fn a_ghost_of_a_longer_window_ends_with_the_new_one() {
     }
 }
 
-/// A key that comes back was told before it left: what the store says of it is no news.
+/// A key that comes back was reported before it left: what the store says of it is no news.
 #[test]
 fn what_was_told_of_a_key_is_not_counted_twice() {
     for algorithm in WINDOWED {

@@ -4,23 +4,17 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::engine::{Engine, FleetKey, Setup};
-use tidegate_core::pure::rule::{Matching, NodeSpec, RuleSpec};
+use tidegate_core::pure::rule::{Matching, RuleSpec};
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Moment, Rules};
-
-use crate::world::{START, a_second, ask, engine, left, node, rules, rules_by, setup};
+use tidegate_testing::engine::{START, ask, engine, left, setup};
+use tidegate_testing::rules::{a_second, node, parent, rules, rules_by};
 
 /// Three levels of the same key, a rule at each.
 fn nested() -> Rules {
     let spec = || RuleSpec::new(a_second(1_000, 1_000));
     let deepest = node("key", spec());
-    let middle = NodeSpec {
-        children: vec![deepest],
-        ..node("key", spec())
-    };
-    let top = NodeSpec {
-        children: vec![middle],
-        ..node("key", spec())
-    };
+    let middle = parent(node("key", spec()), vec![deepest]);
+    let top = parent(node("key", spec()), vec![middle]);
     rules_by(Matching::Specific, vec![top, node("other", spec())])
 }
 

@@ -1,9 +1,9 @@
 //! How often a key is reported that is far from its limit: when it is first seen, then once in an interval.
 
 use tidegate_core::pure::{Limit, Moment, Unit};
+use tidegate_testing::engine::{SECOND, admits};
 
 use crate::refund::{Pod, always};
-use crate::world::{SECOND, admits};
 
 const MS: u64 = SECOND / 1_000;
 

@@ -2,13 +2,13 @@
 //! store confirms.
 
 use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
-use tidegate_core::engine::{CheckStep, Engine, Question, Setup, Throttle};
+use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, News, NewsKind, Reply, Share, StoreKey, StoreState,
 };
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span, Unit};
-
-use crate::world::{SECOND, START, ask, one_rule, setup};
+use tidegate_testing::engine::{SECOND, START, ask, reporting_engine};
+use tidegate_testing::rules::one_rule;
 
 const MS: u64 = SECOND / 1_000;
 const HOUR: Span = Span::seconds(3_600);
@@ -28,12 +28,8 @@ impl Pod {
             interval: Span::seconds(1),
             accuracy: Share::even(10),
         };
-        let setup = Setup {
-            reporting: true,
-            ..setup(1_024)
-        };
         Self {
-            engine: Engine::new(setup, rules),
+            engine: reporting_engine(1_024, rules),
             rounds: PodSync::new(pace, 1_024),
             // The first minute of an hour.
             now: START / HOUR.get() * HOUR.get() + SECOND,
@@ -66,7 +62,7 @@ impl Pod {
             .news_received(&self.engine, News { key, kind }, moment);
     }
 
-    /// Takes turns for so many milliseconds. Signs of life are answered; what is told of keys is returned.
+    /// Takes turns for so many milliseconds. Heartbeats are answered; reports of keys are returned.
     fn turns(&mut self, millis: u64) -> Vec<Call> {
         let mut store_state = Vec::new();
         for _ in 0..millis {

@@ -1,11 +1,11 @@
 //! A pod of a hundred that has more to report than it may: what it grants of keys that would be reported late.
 
+use tidegate_core::engine::Source;
 use tidegate_core::engine::sync::{Pace, PodSync};
-use tidegate_core::engine::{Engine, Setup, Source};
 use tidegate_core::pure::sync::{HeartbeatReply, Share};
 use tidegate_core::pure::{Algorithm, Limit, Moment, Span, Unit};
-
-use crate::world::{SECOND, START, ask, one_rule, setup};
+use tidegate_testing::engine::{SECOND, START, ask, reporting_engine};
+use tidegate_testing::rules::one_rule;
 
 const MS: u64 = SECOND / 1_000;
 const PODS: u64 = 100;
@@ -15,11 +15,7 @@ const PODS: u64 = 100;
 fn admitted(algorithm: Algorithm, others: u64) -> (usize, Source) {
     let burst = (!algorithm.is_windowed()).then_some(20);
     let limit = Limit::new(20, Unit::Hour, 1, burst).expect("a sound limit");
-    let setup = Setup {
-        reporting: true,
-        ..setup(4_096)
-    };
-    let engine = Engine::new(setup, one_rule(limit, algorithm));
+    let engine = reporting_engine(4_096, one_rule(limit, algorithm));
     let pace = Pace {
         interval: Span::seconds(1),
         accuracy: Share::even(10),

@@ -1,8 +1,8 @@
-//! Cells that are given back: never beyond empty, never of a denied check, and told to the store only if that knows of
+//! Cells that are given back: never beyond empty, never of a denied check, and reported to the store only if that knows of
 //! them.
 
 use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
-use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Setup, Throttle};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, News, NewsKind, Refund, Reply, Share, StoreState, Taken,
@@ -10,10 +10,8 @@ use tidegate_core::pure::sync::{
 use tidegate_core::pure::{
     Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span, Unit,
 };
-
-use crate::world::{
-    SECOND, START, a_second, ask, engine, left, node, one_rule, rule, rules, setup,
-};
+use tidegate_testing::engine::{SECOND, START, ask, engine, left, reporting_engine};
+use tidegate_testing::rules::{a_second, node, one_rule, rule, rules};
 
 pub fn refund(engine: &Engine, values: &[(&str, bool)], cost: u64, nanos: u64) -> Answer {
     let entries: Vec<[Entry<'_>; 1]> = values
@@ -124,15 +122,8 @@ impl Pod {
             interval: Span::seconds(1),
             accuracy: Share::even(10),
         };
-        let reporting = true;
         Self {
-            engine: Engine::new(
-                Setup {
-                    reporting,
-                    ..setup(keys_max)
-                },
-                rules,
-            ),
+            engine: reporting_engine(keys_max, rules),
             rounds: PodSync::new(pace, keys_max),
             now: START,
             settled: Cells::ZERO,
@@ -161,7 +152,7 @@ impl Pod {
         turn.give_back
     }
 
-    /// A turn a microsecond later: how many calls tell something, and what is given back.
+    /// A turn a microsecond later: how many calls report something, and what is given back.
     fn turn(&mut self) -> (usize, Vec<Refund>) {
         self.now += 1_000;
         let turn = self.rounds.turn(&self.engine, Moment::at(self.now));

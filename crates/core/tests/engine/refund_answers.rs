@@ -10,9 +10,11 @@ use tidegate_core::pure::sync::{
     Call, HeartbeatReply, News, NewsKind, Refund, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span};
+use tidegate_testing::Random;
+use tidegate_testing::engine::{SECOND, ask, engine, left};
+use tidegate_testing::rules::{a_second, node, one_rule, rule, rules};
 
 use crate::refund::{Pod, always, an_hour, refund, rest_of_the_hour, windowed};
-use crate::world::{Dice, SECOND, a_second, ask, engine, left, node, one_rule, rule, rules};
 
 const MS: u64 = SECOND / 1_000;
 
@@ -363,7 +365,7 @@ fn an_old_answer_to_a_refund_forgets_nothing() {
     assert_eq!(Kind::Rule.left(&pod.engine, pod.now), 1);
 }
 
-/// What is used in silence is in no level that the store tells.
+/// Cells that were not reported are in no level that the store answers.
 #[test]
 fn the_answer_to_a_refund_keeps_what_is_used_in_silence() {
     let mut pod = Pod::new(one_rule(an_hour(100), Algorithm::Gcra));
@@ -553,10 +555,10 @@ impl Trial {
         }
     }
 
-    fn step(&mut self, dice: &mut Dice) {
+    fn step(&mut self, random: &mut Random) {
         let (kind, now) = (self.kind, self.pod.now);
-        let cells = 1 + dice.below(4);
-        match dice.below(3) {
+        let cells = 1 + random.below(4);
+        match random.below(3) {
             0 => {
                 if kind.use_cells(&self.pod.engine, cells, now).0 {
                     let (allowed, _) = kind.use_cells(&self.exact, cells, now);
@@ -569,7 +571,7 @@ impl Trial {
                 kind.refund(&self.exact, cells, now);
                 self.used -= cells;
             }
-            _ => (0..1 + dice.below(2 * self.way / MS + 3)).for_each(|_| self.tick()),
+            _ => (0..1 + random.below(2 * self.way / MS + 3)).for_each(|_| self.tick()),
         }
         self.compare();
     }
@@ -593,11 +595,11 @@ impl Trial {
 #[test]
 fn whatever_is_on_its_way_a_refund_counts_once() {
     for seed in 1..=12 {
-        let mut dice = Dice::new(seed);
+        let mut random = Random::new(seed);
         for kind in KINDS {
-            let mut trial = Trial::new(kind, dice.below(15) * MS);
+            let mut trial = Trial::new(kind, random.below(15) * MS);
             for _ in 0..60 {
-                trial.step(&mut dice);
+                trial.step(&mut random);
             }
             (0..1_500).for_each(|_| trial.tick());
             let now = trial.pod.now;

@@ -9,10 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
 use tidegate_core::pure::{Algorithm, Limit};
-
-use crate::world::{
-    SECOND, START, a_second, admits, ask, engine, exact, left, node, one_rule, rule, rules,
-};
+use tidegate_testing::engine::{SECOND, START, admits, ask, engine, left};
+use tidegate_testing::rules::{a_second, exact, node, one_rule, rule, rules};
 
 const KEY: (&str, &str) = ("key", "k");
 

@@ -2,8 +2,8 @@
 
 use tidegate_core::pure::rule::{Matching, NodeSpec, RuleSpec};
 use tidegate_core::pure::{Entry, Rules};
-
-use crate::world::{START, a_second, ask, engine, exact, left, node, rules, rules_by};
+use tidegate_testing::engine::{START, ask, engine, left};
+use tidegate_testing::rules::{a_second, exact, node, parent, rules, rules_by};
 
 /// A rule that is called `name`.
 fn named(name: &str) -> RuleSpec {
@@ -11,10 +11,6 @@ fn named(name: &str) -> RuleSpec {
         name: Some(name.to_owned()),
         ..RuleSpec::new(a_second(5, 5))
     }
-}
-
-fn with(children: Vec<NodeSpec>, node: NodeSpec) -> NodeSpec {
-    NodeSpec { children, ..node }
 }
 
 /// Walks `key=value` pairs, joined by spaces, and spells the names of the rules met.
@@ -51,7 +47,7 @@ fn exact_wins_over_pattern_and_pattern_over_the_key_alone() {
 fn there_is_no_way_back_up() {
     let deeper = || vec![node("user", named("deep"))];
     let rules = rules(vec![
-        with(deeper(), node("path", named("any"))),
+        parent(node("path", named("any")), deeper()),
         exact("path", "/a", named("exact")),
     ]);
     check(&rules, "path=/b user=u", &["deep"]);
@@ -60,9 +56,9 @@ fn there_is_no_way_back_up() {
 
 #[test]
 fn the_level_has_to_match() {
-    let rules = rules(vec![with(
-        vec![node("user", named("user"))],
+    let rules = rules(vec![parent(
         node("path", named("path")),
+        vec![node("user", named("user"))],
     )]);
     check(&rules, "path=/a", &["path"]);
     check(&rules, "path=/a user=u", &["user"]);
@@ -77,9 +73,12 @@ fn the_level_has_to_match() {
 fn under_path_every_rule_on_the_way_counts() {
     let rules = rules_by(
         Matching::Path,
-        vec![with(
-            vec![with(vec![node("verb", named("verb"))], node("user", None))],
+        vec![parent(
             node("path", named("path")),
+            vec![parent(
+                node("user", None),
+                vec![node("verb", named("verb"))],
+            )],
         )],
     );
     check(&rules, "path=/a user=u verb=GET", &["path", "verb"]);
@@ -127,9 +126,9 @@ fn rules_of_the_same_keys_are_told_apart_by_their_values() {
 fn readme_messaging() {
     let messages = |name| vec![node("to_number", named(name))];
     let rules = rules(vec![
-        with(
-            messages("marketing to a number"),
+        parent(
             exact("message_type", "marketing", None),
+            messages("marketing to a number"),
         ),
         node("to_number", named("to a number")),
     ]);
@@ -168,8 +167,8 @@ fn readme_addresses() {
 fn readme_nested_values() {
     let path = |value| vec![exact("path", value, named("limited"))];
     let rules = rules(vec![
-        with(path("/foo"), exact("tier", "free", None)),
-        with(Vec::new(), exact("tier", "paid", named("paid"))),
+        parent(exact("tier", "free", None), path("/foo")),
+        parent(exact("tier", "paid", named("paid")), Vec::new()),
     ]);
     check(&rules, "tier=free path=/foo", &["limited"]);
     check(&rules, "tier=free path=/bar", &[]);

@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 
 use tidegate_core::engine::store_request::StoreFailure;
-use tidegate_core::engine::{
-    Answer, CheckStep, Engine, Question, Setup, Source, StorePlan, Verdict,
-};
+use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Source, StorePlan, Verdict};
 use tidegate_core::pure::rule::{Consistency, NodeSpec, OnStoreError, RuleSpec};
 use tidegate_core::pure::sync::{StoreKey, StoreState, Take, Taken, Terms};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
-
-use crate::world::{SECOND, START, a_second, node, rule, rules, setup};
+use tidegate_testing::engine::{SECOND, START, reporting_engine, setup};
+use tidegate_testing::rules::{a_second, node, rule, rules};
 
 /// A store of levels and of windows. Its clock is the test's.
 #[derive(Default)]
@@ -103,11 +101,7 @@ fn otherwise(on_store_error: OnStoreError) -> RuleSpec {
 }
 
 fn engine(nodes: Vec<NodeSpec>) -> Engine {
-    let setup = Setup {
-        reporting: true,
-        ..setup(1_000)
-    };
-    Engine::new(setup, rules(nodes))
+    reporting_engine(1_000, rules(nodes))
 }
 
 /// A check of `cost` cells of each key, value `v`.
@@ -268,7 +262,7 @@ fn a_denial_by_another_rule_asks_nobody() {
     let answer = decided(begin(&engine, &["a", "b"], 1, START));
     assert_eq!(says(&answer)[0].2, 2);
     assert_eq!(store.asked, 1);
-    // Only the other rule's cell is to be told.
+    // Only the other rule's cell is to be reported.
     assert_eq!(engine.pending(), Cells::ONE);
 }
 
@@ -362,7 +356,7 @@ fn without_an_answer_a_rule_goes_its_own_way() {
                 answer.allowed() || answer.verdict() == Verdict::StoreUnavailable
             );
         }
-        // What was admitted alone is told later.
+        // What was admitted while detached is reported later.
         assert_eq!(engine.pending(), Cells::new(pending), "{on_store_error:?}");
         assert_eq!(store.asked, 3);
     }
@@ -574,7 +568,7 @@ fn what_the_store_took_for_a_denied_check_is_kept_where_it_counts() {
     }
 }
 
-/// What memory denies never asks the store; it is charged here and told with the rounds, up to the cap.
+/// What memory denies never asks the store; it is charged here and reported with the rounds, up to the cap.
 #[test]
 fn a_flood_of_a_charged_key_asks_the_store_nothing() {
     let engine = engine(vec![node("a", counting(a_second(10, 20), Algorithm::Gcra))]);

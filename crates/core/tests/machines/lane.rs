@@ -235,7 +235,7 @@ impl World {
         outcome
     }
 
-    /// One number is one content. What is told late is billed net; what was admitted never changes.
+    /// One number is one content. What is reported late is billed net; what was admitted never changes.
     fn is_as_frozen(&self, call: &Call) {
         let frozen = self.frozen.get(&call.sequence).expect("a number we gave");
         assert_eq!(frozen.len(), call.deltas.len());

@@ -9,7 +9,7 @@ use tidegate_config::Address;
 use super::pods::quantity;
 use crate::k8s::objects::{Objects, Pod, list, named, number, text};
 
-/// Of a key, with what the sync keeps of it while it is told: docs/operations.md has what was seen.
+/// Of a key, with what the sync keeps of it while it is reported: docs/operations.md has what was seen.
 const BYTES_PER_KEY: u64 = 400;
 /// Of all the rest.
 const BYTES_BESIDE: u64 = 32 << 20;

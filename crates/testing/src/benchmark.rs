@@ -1,43 +1,49 @@
-//! Servers as processes of their own on one core, the load on another.
+//! What benchmarks share: servers as processes of their own on one core, the load on another.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::folder::Folder;
+use crate::port::free_port;
+use crate::process::tidegate_binary;
+use crate::wait::until;
 
 /// How long a server may take to listen.
 const START_MAX: Duration = Duration::from_secs(10);
 const SERVER_CORE: &str = "0";
 const LOAD_CORE: &str = "1";
 
-/// A running server, listening on both transports. It ends with this.
-pub struct Running {
+/// A running server that listens on TCP and on a Unix socket. Dropping this ends it.
+#[derive(Debug)]
+pub struct MeasuredServer {
     process: Child,
     pub tcp: SocketAddr,
     pub unix: PathBuf,
 }
 
-impl Running {
+impl MeasuredServer {
     /// The sidecar, with only this door, and one rule that denies nothing.
-    pub fn tidegate(directory: &Directory, door: &str, pinned: bool) -> Self {
-        let (tcp, unix) = (free_address(), directory.0.join("tidegate.sock"));
-        let config = directory.0.join("sidecar.yaml");
+    pub fn tidegate(folder: &Folder, door: &str, pinned: bool) -> Self {
+        let (tcp, unix) = (free_address(), folder.path("tidegate.sock"));
+        let config = folder.path("sidecar.yaml");
         let text = format!(
             "listen:\n  {door}: [\"{tcp}\", \"unix:{}\"]\nrules:\n  - domain: bench\n    descriptors:\n      \
             - key: client\n        rate_limit: 1000000000/second\n",
             unix.display()
         );
         fs::write(&config, text).expect("the configuration is written");
-        let mut command = pinned_command(env!("CARGO_BIN_EXE_tidegate").as_ref(), pinned);
+        let mut command = pinned_command(&tidegate_binary(), pinned);
         command.arg("--config").arg(config);
         Self::start(command, tcp, unix)
     }
 
-    /// This binary run again as the floor of that name.
-    pub fn floor(directory: &Directory, name: &str, more: &[&Path], pinned: bool) -> Self {
-        let (tcp, unix) = (free_address(), directory.0.join(format!("{name}.sock")));
+    /// Runs this binary again, as the floor of that name.
+    pub fn floor(folder: &Folder, name: &str, more: &[&Path], pinned: bool) -> Self {
+        let (tcp, unix) = (free_address(), folder.path(&format!("{name}.sock")));
         let binary = std::env::current_exe().expect("this binary has a path");
         let mut command = pinned_command(&binary, pinned);
         command.arg(name).arg(tcp.to_string()).arg(&unix).args(more);
@@ -52,28 +58,28 @@ impl Running {
             .stderr(Stdio::null())
             .spawn()
             .expect("the server starts");
-        let begun = Instant::now();
-        while TcpStream::connect(tcp).is_err() || UnixStream::connect(&unix).is_err() {
-            assert!(begun.elapsed() < START_MAX, "the server does not listen");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { process, tcp, unix }
+        let server = Self { process, tcp, unix };
+        until("a server that listens", START_MAX, || {
+            TcpStream::connect(tcp).ok()?;
+            UnixStream::connect(&server.unix).ok()
+        });
+        server
     }
 
-    /// Its number among processes.
+    /// The id of its process.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 }
 
-impl Drop for Running {
+impl Drop for MeasuredServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Time that a process has been on the processor so far, all threads.
+/// Processor time of all threads of a process so far.
 pub fn processor_time(process: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{process}/task"));
     let nanos = threads
@@ -84,7 +90,7 @@ pub fn processor_time(process: u32) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// A command on the servers' core.
+/// A command that runs on the servers' core if `pinned`.
 pub fn pinned_command(binary: &Path, pinned: bool) -> Command {
     if !pinned {
         return Command::new(binary);
@@ -94,7 +100,7 @@ pub fn pinned_command(binary: &Path, pinned: bool) -> Command {
     command
 }
 
-/// Keeps this process on its own core. Whether that is possible.
+/// Pins this process to the load's core. False if that is not possible here.
 pub fn pin_load() -> bool {
     let pinned = Command::new("taskset")
         .args(["-acp", LOAD_CORE, &std::process::id().to_string()])
@@ -110,29 +116,10 @@ pub fn pin_load() -> bool {
 
 /// An address nobody listens on.
 pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .expect("a free port")
+    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
 }
 
-/// A directory that goes when the run ends.
-pub struct Directory(pub PathBuf);
-
-impl Directory {
-    pub fn new() -> Self {
-        let path = std::env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a directory for sockets");
-        Self(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The middle one.
+/// The median.
 pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);

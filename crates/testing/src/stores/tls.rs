@@ -4,28 +4,28 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::Store;
-use super::server::{Plan, Server};
+use super::StoreUnderTest;
+use super::server::{RedisServer, ServerPlan};
 
-/// What the sidecar's user may call: to be let in, to run the scripts, what the scripts call, and to hear news.
+/// The commands of the sidecar's user: to log in, to run the scripts, what the scripts call, and to subscribe to news.
 /// The same as in docs/sync.md.
 pub const COMMANDS: &str = "-@all +evalsha +script|load +mget +get +set +del +exists +type +time +incr \
     +pexpire +zadd +zrem +zcard +zrangebyscore +zrevrange +zremrangebyscore +zremrangebyrank +ping \
     +publish +subscribe";
-/// The keys and the channels it may name.
+/// The keys and the channels of the sidecar's user.
 pub const NAMES: &str = "resetkeys ~tidegate:v1:* resetchannels &tidegate:v1:news";
 const PASSWORD: &str = "tide-and-gate";
-/// For the tests' own questions.
+/// Of the user that the tests themselves ask as.
 const KEEPER_PASSWORD: &str = "keeper-of-tides";
 
 /// The server.
 #[derive(Debug)]
-pub struct Tls(Server);
+pub struct RedisTls(RedisServer);
 
-impl Tls {
-    /// Started, with certificates just made.
+impl RedisTls {
+    /// Makes certificates and starts the server with them.
     pub fn start() -> Self {
-        let plan = Plan::new();
+        let plan = ServerPlan::new();
         let folder = plan.folder().to_owned();
         certificates(&folder);
         let users = format!(
@@ -55,8 +55,8 @@ impl Tls {
         Self(server)
     }
 
-    /// Fails unless the server keeps out whom it should: those without a certificate or a user, and the sidecar's user
-    /// from what is not the sidecar's.
+    /// Fails unless the server refuses clients without a certificate or a user, and refuses the sidecar's user what is
+    /// not the sidecar's.
     pub fn assert_least_privilege(&self) {
         let tidegate = [
             "--cert",
@@ -103,7 +103,7 @@ impl Tls {
     }
 }
 
-impl Store for Tls {
+impl StoreUnderTest for RedisTls {
     fn section(&self) -> String {
         let path = |name: &str| self.0.folder().join(name).display().to_string();
         format!(
@@ -117,7 +117,7 @@ impl Store for Tls {
         )
     }
 
-    fn masters(&self) -> Vec<&Server> {
+    fn masters(&self) -> Vec<&RedisServer> {
         vec![&self.0]
     }
 }

@@ -1,37 +1,43 @@
 //! Real stores for the tests: Redis alone, with sentinels, as a cluster, behind TLS; Valkey; and a proxy that fails.
 //!
-//! Everything is started on ports that were free, in folders of its own, and ended by its id.
+//! Each server listens on a port that was free, has a folder of its own, and is ended by its process id.
 
-pub mod cluster;
 pub mod frame;
-pub mod proxy;
-pub mod sentinel;
-pub mod server;
 pub mod tls;
-pub mod unix;
 pub mod valkey;
 
-use std::time::Duration;
+mod cluster;
+mod proxy;
+mod sentinel;
+mod server;
+mod unix;
 
-use server::{Server, field};
+pub use cluster::RedisCluster;
+pub use proxy::{FaultPlan, Proxy, ProxyFault};
+pub use sentinel::RedisSentinel;
+pub use server::{RedisServer, ServerPlan, field};
+pub use tls::RedisTls;
+pub use unix::RedisUnixSocket;
+
+use std::time::Duration;
 
 /// For a failover on a busy machine: detection takes a second, the election a few.
 pub const FAILOVER_WITHIN: Duration = Duration::from_secs(30);
 
-/// What a test asks of a store, whatever its shape.
-pub trait Store {
+/// A store of any topology, as tests use it.
+pub trait StoreUnderTest {
     /// The fields of `store:` in a sidecar's configuration.
     fn section(&self) -> String;
 
-    /// Those of its servers that hold keys and take writes, now.
-    fn masters(&self) -> Vec<&Server>;
+    /// Those of its servers that hold keys and take writes at present.
+    fn masters(&self) -> Vec<&RedisServer>;
 
-    /// Ends a master as a crash would and waits until another has taken its place. False where there is none to do so.
+    /// Kills a master and waits until a replica has taken its place. False if the store has no replica.
     fn fail_over(&mut self) -> bool {
         false
     }
 
-    /// Starts again what a failover ended, and waits until it is in step: another failover can follow.
+    /// Restarts the servers that a failover ended, and waits until they are synced: another failover can follow.
     fn recover(&mut self) {}
 
     /// What `redis-cli` with these words prints, on each master.
@@ -53,17 +59,17 @@ pub trait Store {
 }
 
 /// Whether it is a replica that has everything its master has.
-fn is_replica_in_step(server: &Server) -> bool {
+fn is_synced_replica(server: &RedisServer) -> bool {
     let info = server.cli(&["INFO", "replication"]);
     field(&info, "master_link_status") == Some("up")
 }
 
-impl Store for Server {
+impl StoreUnderTest for RedisServer {
     fn section(&self) -> String {
         format!("url: \"{}\"", self.url())
     }
 
-    fn masters(&self) -> Vec<&Server> {
+    fn masters(&self) -> Vec<&RedisServer> {
         vec![self]
     }
 }

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::sidecar::{Ran, until};
+use crate::process::{CommandOutput, repository, tidegate_binary};
+use crate::wait::until;
 
-/// What it is called everywhere.
+/// The name of the image.
 pub const IMAGE: &str = "tidegate:0.1.0";
-/// The repository: what the image is built of.
-pub const CONTEXT: &str = env!("CARGO_MANIFEST_DIR");
 
 /// What Kubernetes calls restricted, and less memory than a laptop's browser tab. runc may raise no limit here.
 const CONFINED: &[&str] = &[
@@ -28,7 +27,7 @@ const CONFINED: &[&str] = &[
     "--log-driver=k8s-file",
 ];
 
-/// Waits for the end of this process, however it comes, and removes what it left.
+/// A shell script that waits for the end of this process, however it comes, and removes what the process left.
 const KEEPER: &str = r#"trap '' INT TERM HUP
 cat
 folder=$1; shift
@@ -37,26 +36,28 @@ rm -rf "$folder""#;
 
 /// Where the image and its containers are.
 #[derive(Debug)]
-pub struct Storage {
+pub struct ImageStorage {
     folder: PathBuf,
     /// Ends when this process does.
     _keeper: Child,
 }
 
 /// The storage with the image in it, which is built once.
-pub fn storage() -> &'static Storage {
-    static STORAGE: OnceLock<Storage> = OnceLock::new();
+pub fn storage() -> &'static ImageStorage {
+    static STORAGE: OnceLock<ImageStorage> = OnceLock::new();
     STORAGE.get_or_init(|| {
-        let storage = Storage::new();
+        let storage = ImageStorage::empty();
         storage.build();
         storage
     })
 }
 
 /// Runs a command to its end. One that cannot be started has to be installed.
-fn ran(command: &mut Command) -> Ran {
+fn ran(command: &mut Command) -> CommandOutput {
     let output = command.stdin(Stdio::null()).output();
-    Ran::of(output.unwrap_or_else(|error| panic!("{command:?}: {error}: run `make tools`")))
+    CommandOutput::of(
+        output.unwrap_or_else(|error| panic!("{command:?}: {error}: run `make tools`")),
+    )
 }
 
 /// Runs a command that has to succeed, for what it prints.
@@ -66,9 +67,9 @@ pub fn done(command: &mut Command) -> String {
     ran.stdout
 }
 
-impl Storage {
-    /// An empty one.
-    pub fn new() -> Self {
+impl ImageStorage {
+    /// A storage without an image.
+    pub fn empty() -> Self {
         // Short: there are Unix sockets below it.
         let folder = std::env::temp_dir().join(format!("tidegate-image-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
@@ -84,11 +85,11 @@ impl Storage {
         }
     }
 
-    /// The Dockerfile's last stage, as it is. The stage before it needs a base from a registry: what it makes is made
-    /// here, by the same compiler with the same flags.
+    /// Builds the Dockerfile's last stage as it is. The stage before it needs a base from a registry: this function
+    /// builds the same with the same compiler and flags.
     fn build(&self) {
         let mut binary = Command::new("make");
-        // Cargo tells a test of its package. A build script below would take that for news and build all again.
+        // Cargo sets variables of its package for a test. A build script below would see a change and build all again.
         for (name, _) in std::env::vars_os() {
             let of_package =
                 |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -96,7 +97,11 @@ impl Storage {
                 binary.env_remove(name);
             }
         }
-        done(binary.args(["--silent", "-C", CONTEXT, "image-binary"]));
+        done(
+            binary
+                .current_dir(repository())
+                .args(["--silent", "image-binary"]),
+        );
         let stage = self.folder().join("stage");
         let certificates = stage.join("etc/ssl/certs");
         fs::create_dir_all(&certificates).unwrap();
@@ -119,15 +124,20 @@ impl Storage {
                 .args([&binary, &static_binary()]),
         );
         let context = format!("--build-context=build={}", stage.display());
-        done(self.buildah().arg(context).args(["--tag", IMAGE, CONTEXT]));
+        done(
+            self.buildah()
+                .arg(context)
+                .args(["--tag", IMAGE])
+                .arg(repository()),
+        );
     }
 
-    /// The folder, for what images are made of.
+    /// A folder for what images are made of.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// To build an image, in the form that knows health checks.
+    /// A command that builds an image in the format that has health checks.
     pub fn buildah(&self) -> Command {
         let mut buildah = Command::new("buildah");
         buildah.args(storage_options(&self.folder));
@@ -141,30 +151,30 @@ impl Storage {
         podman
     }
 
-    /// Where the files of the image can be looked at.
+    /// Mounts the image and returns where.
     pub fn files(&self) -> PathBuf {
         let mounted = done(self.podman().args(["image", "mount", IMAGE]));
         PathBuf::from(mounted.trim())
     }
 
-    /// What the image says of itself.
+    /// What `podman image inspect` prints of the image.
     pub fn manifest(&self) -> Value {
         let printed = done(self.podman().args(["image", "inspect", IMAGE]));
         serde_json::from_str::<Value>(&printed).unwrap()[0].take()
     }
 
     /// Runs a container to its end.
-    pub fn run(&self, options: &[&str], arguments: &[&str]) -> Ran {
+    pub fn run(&self, options: &[&str], arguments: &[&str]) -> CommandOutput {
         let mut podman = self.podman();
         podman
             .args(["run", "--rm", "--network=none"])
             .args(CONFINED);
-        // podman tells of health checks that it has no systemd to run by.
+        // podman warns of health checks, since there is no systemd to run them.
         podman.arg("--no-healthcheck").args(options);
         ran(podman.arg(IMAGE).args(arguments))
     }
 
-    /// Starts a container, with a network that has nobody in it unless the options say otherwise.
+    /// Starts a container without a network, unless the options name one.
     pub fn start(&'static self, options: &[&str], arguments: &[&str]) -> Container {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -183,9 +193,9 @@ impl Storage {
     }
 }
 
-/// The binary as the Dockerfile builds it, but for the profile.
+/// The binary that the Dockerfile builds, in another profile.
 fn static_binary() -> PathBuf {
-    let debug = Path::new(env!("CARGO_BIN_EXE_tidegate")).parent().unwrap();
+    let debug = tidegate_binary().parent().unwrap().to_owned();
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     debug.with_file_name(triple).join("quick/tidegate")
 }
@@ -211,17 +221,17 @@ fn podman_options(folder: &Path) -> Vec<String> {
 /// A container, removed at the end of its test.
 #[derive(Debug)]
 pub struct Container {
-    storage: &'static Storage,
+    storage: &'static ImageStorage,
     name: String,
 }
 
 impl Container {
-    fn podman(&self, words: &[&str]) -> Ran {
+    fn podman(&self, words: &[&str]) -> CommandOutput {
         ran(self.storage.podman().args(words))
     }
 
     /// Runs a command in it.
-    pub fn exec(&self, words: &[&str]) -> Ran {
+    pub fn exec(&self, words: &[&str]) -> CommandOutput {
         self.podman(&[&["exec", &self.name], words].concat())
     }
 
@@ -230,7 +240,7 @@ impl Container {
         self.podman(&["healthcheck", "run", &self.name]).code == Some(0)
     }
 
-    /// All that it said.
+    /// All that it has logged.
     pub fn logs(&self) -> String {
         let ran = self.podman(&["logs", &self.name]);
         ran.stdout + &ran.stderr
@@ -252,28 +262,27 @@ impl Container {
         found.unwrap().1.to_owned()
     }
 
-    /// SIGTERM, and SIGKILL if it has not ended by itself after `grace` seconds: what the kubelet does. Its status.
+    /// Sends SIGTERM, and SIGKILL after `grace` seconds, as the kubelet does. Returns the exit status.
     pub fn stop(&self, grace: u32) -> i32 {
         let ran = self.podman(&["stop", "--time", &grace.to_string(), &self.name]);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         self.ended().unwrap()
     }
 
-    /// The status that it ended with, once it has.
+    /// The exit status, once it has ended.
     pub fn ended(&self) -> Option<i32> {
         let status = self.state("Status");
         (status == "exited").then(|| self.state("ExitCode").parse().unwrap())
     }
 
-    /// Waits until a command in it ends with 0: what the kubelet does with an exec probe. What that printed.
+    /// Waits until a command in it ends with 0, as the kubelet does with an exec probe. Returns what it printed.
     pub fn probe(&self, within: Duration, words: &[&str]) -> String {
-        let probed = until(&format!("{words:?} in {}", self.name), within, || {
+        until(&format!("{words:?} in {}", self.name), within, || {
             let ended = self.ended();
             assert_eq!(ended, None, "{}", self.logs());
             let ran = self.exec(words);
             (ran.code == Some(0)).then_some(ran.stdout)
-        });
-        probed.0
+        })
     }
 }
 

@@ -1,7 +1,7 @@
-//! A proxy before a Redis that fails as it is told to: for the next requests of some commands, or by chance.
+//! A proxy before a Redis that fails as a test plans it: for the next requests of some commands, or by chance.
 //!
-//! It knows where frames end, in both directions, and so which reply belongs to which request, however many are under
-//! way on a connection. Published messages belong to none and pass.
+//! The proxy knows where frames end, in both directions, and so which reply belongs to which request, however many
+//! requests a connection has under way. Published messages belong to no request; the proxy passes them on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Write};
@@ -12,10 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::frame;
+use crate::random::Random;
+use crate::wait::{now, rest_until};
 
 /// What happens to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Fault {
+pub enum ProxyFault {
     /// Its reply comes so much later, and so do those behind it.
     Delay(Duration),
     /// It never reaches Redis: the connection ends instead.
@@ -28,11 +30,11 @@ pub enum Fault {
     Truncate,
     /// These bytes come in place of the reply; Redis has or has not seen the request.
     Answer { bytes: Vec<u8>, applied: bool },
-    /// Neither is it passed on, nor is it answered, nor is anything behind it on its connection.
+    /// The proxy neither passes it on nor answers it, nor anything behind it on its connection.
     Swallow,
 }
 
-impl Fault {
+impl ProxyFault {
     /// An error, such as `READONLY You can't write against a read only replica.`.
     pub fn error(line: &str, applied: bool) -> Self {
         let bytes = format!("-{line}\r\n").into_bytes();
@@ -40,21 +42,21 @@ impl Fault {
     }
 }
 
-/// Which requests a fault meets.
+/// Which requests a fault happens to.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FaultPlan {
     /// Commands in capitals, `EVALSHA` or `SCRIPT LOAD`. None: every request.
     pub commands: &'static [&'static str],
-    pub fault: Fault,
-    /// How often it happens yet.
+    pub fault: ProxyFault,
+    /// How many more times it happens.
     pub times: u64,
-    /// Of a thousand of the requests that it could meet.
+    /// Of a thousand requests that it could happen to, how many it does happen to.
     pub per_mille: u64,
 }
 
-impl Plan {
+impl FaultPlan {
     /// The next `times` requests of these commands.
-    pub fn next(times: u64, commands: &'static [&'static str], fault: Fault) -> Self {
+    pub fn next(times: u64, commands: &'static [&'static str], fault: ProxyFault) -> Self {
         Self {
             commands,
             fault,
@@ -64,27 +66,37 @@ impl Plan {
     }
 
     /// Every request of these commands.
-    pub fn every(commands: &'static [&'static str], fault: Fault) -> Self {
+    pub fn every(commands: &'static [&'static str], fault: ProxyFault) -> Self {
         Self::next(u64::MAX, commands, fault)
     }
 }
 
 /// What connections share.
-#[derive(Debug, Default)]
-struct State {
-    plans: Vec<Plan>,
+#[derive(Debug)]
+struct ProxyState {
+    plans: Vec<FaultPlan>,
     requests: BTreeMap<String, u64>,
     injected: u64,
     lost: u64,
-    /// Of the dice.
-    seed: u64,
+    random: Random,
     /// Every connection so far, both ends.
     streams: Vec<TcpStream>,
 }
 
-impl State {
-    /// Counts a request and says what is to happen to it.
-    fn meet(&mut self, command: &str) -> Option<Fault> {
+impl ProxyState {
+    const fn new() -> Self {
+        Self {
+            plans: Vec::new(),
+            requests: BTreeMap::new(),
+            injected: 0,
+            lost: 0,
+            random: Random::new(0),
+            streams: Vec::new(),
+        }
+    }
+
+    /// Counts a request and returns the fault that is to happen to it.
+    fn meet(&mut self, command: &str) -> Option<ProxyFault> {
         *self.requests.entry(command.to_owned()).or_default() += 1;
         let first = command.split(' ').next().unwrap_or_default();
         for plan in &mut self.plans {
@@ -94,11 +106,7 @@ impl State {
             if !meant || plan.times == 0 {
                 continue;
             }
-            self.seed = self
-                .seed
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            if (self.seed >> 33) % 1_000 < plan.per_mille {
+            if self.random.below(1_000) < plan.per_mille {
                 plan.times -= 1;
                 self.injected += 1;
                 return Some(plan.fault.clone());
@@ -112,7 +120,7 @@ impl State {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ProxyState>>,
     ended: Arc<AtomicBool>,
 }
 
@@ -122,7 +130,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Self {
             address: listener.local_addr().expect("an address"),
-            state: Arc::default(),
+            state: Arc::new(Mutex::new(ProxyState::new())),
             ended: Arc::default(),
         };
         let (state, ended) = (Arc::clone(&proxy.state), Arc::clone(&proxy.ended));
@@ -145,17 +153,17 @@ impl Proxy {
         format!("redis://{}", self.address)
     }
 
-    /// What happens from now on, besides what was planned before.
-    pub fn plan(&self, plan: Plan) {
+    /// Adds a fault, besides those planned before.
+    pub fn plan(&self, plan: FaultPlan) {
         lock(&self.state).plans.push(plan);
     }
 
-    /// Nothing happens from now on. Connections that hang are ended.
+    /// Forgets all plans, and ends connections that hang.
     pub fn heal(&self) {
         let hung = {
             let mut state = lock(&self.state);
             let plans = std::mem::take(&mut state.plans);
-            plans.iter().any(|plan| plan.fault == Fault::Swallow)
+            plans.iter().any(|plan| plan.fault == ProxyFault::Swallow)
         };
         if hung {
             self.cut();
@@ -183,7 +191,7 @@ impl Proxy {
         lock(&self.state).injected
     }
 
-    /// Requests so far that reached Redis on connections that ended before their reply was passed on.
+    /// Requests so far that reached Redis, but whose connection ended before the reply was passed on.
     pub fn lost(&self) -> u64 {
         lock(&self.state).lost
     }
@@ -197,30 +205,33 @@ impl Drop for Proxy {
     }
 }
 
-/// What is owed to a client for one request.
+/// What the proxy still owes a client for one request.
 #[derive(Debug)]
-enum Owed {
+enum OwedReply {
     /// What Redis replies, in so many frames: a subscription to two channels is answered twice.
-    Reply { fault: Option<Fault>, frames: usize },
+    Reply {
+        fault: Option<ProxyFault>,
+        frames: usize,
+    },
     /// These bytes.
     Bytes(Vec<u8>),
 }
 
-/// A connection, from both sides.
+/// A connection of a client, and the connection to Redis behind it.
 #[derive(Debug)]
-struct Line {
+struct ProxiedConnection {
     client: TcpStream,
     redis: TcpStream,
     /// Owed to the client, oldest first. Whoever holds it may write to the client.
-    owed: Mutex<VecDeque<Owed>>,
+    owed: Mutex<VecDeque<OwedReply>>,
 }
 
-fn pass(client: TcpStream, redis: TcpStream, state: &Arc<Mutex<State>>) {
+fn pass(client: TcpStream, redis: TcpStream, state: &Arc<Mutex<ProxyState>>) {
     let _ = client.set_nodelay(true);
     let _ = redis.set_nodelay(true);
     let both = [&client, &redis].map(|stream| stream.try_clone().expect("a handle"));
     lock(state).streams.extend(both);
-    let line = Arc::new(Line {
+    let line = Arc::new(ProxiedConnection {
         client,
         redis,
         owed: Mutex::default(),
@@ -233,7 +244,7 @@ fn pass(client: TcpStream, redis: TcpStream, state: &Arc<Mutex<State>>) {
         let owed = std::mem::take(&mut *lock(&line.owed));
         let lost = owed
             .iter()
-            .filter(|owed| matches!(owed, Owed::Reply { .. }))
+            .filter(|owed| matches!(owed, OwedReply::Reply { .. }))
             .count();
         lock(&state).lost += lost as u64;
     });
@@ -243,9 +254,9 @@ fn pass(client: TcpStream, redis: TcpStream, state: &Arc<Mutex<State>>) {
     });
 }
 
-impl Line {
+impl ProxiedConnection {
     /// Passes a request on, or not. False ends the connection.
-    fn request(&self, frame: &[u8], state: &Mutex<State>) -> bool {
+    fn request(&self, frame: &[u8], state: &Mutex<ProxyState>) -> bool {
         let words = frame::words(frame);
         let command = command(&words);
         let fault = lock(state).meet(&command);
@@ -255,22 +266,22 @@ impl Line {
             1
         };
         let owed = match fault {
-            Some(Fault::CutBefore) => return false,
-            Some(Fault::Swallow) => {
+            Some(ProxyFault::CutBefore) => return false,
+            Some(ProxyFault::Swallow) => {
                 // The client sees an open connection, until it is cut.
                 let mut rest = [0; 4096];
                 while (&self.client).read(&mut rest).is_ok_and(|read| read > 0) {}
                 return false;
             }
-            Some(Fault::Answer {
+            Some(ProxyFault::Answer {
                 bytes,
                 applied: false,
             }) => {
                 let mut owed = lock(&self.owed);
-                owed.push_back(Owed::Bytes(bytes));
+                owed.push_back(OwedReply::Bytes(bytes));
                 return self.settle(&mut owed);
             }
-            fault => Owed::Reply { fault, frames },
+            fault => OwedReply::Reply { fault, frames },
         };
         lock(&self.owed).push_back(owed);
         (&self.redis).write_all(frame).is_ok()
@@ -283,42 +294,44 @@ impl Line {
             return self.write(frame);
         }
         let fault = match owed.front_mut() {
-            Some(Owed::Reply { frames, .. }) if *frames > 1 && !frame.starts_with(b"-") => {
+            Some(OwedReply::Reply { frames, .. }) if *frames > 1 && !frame.starts_with(b"-") => {
                 *frames -= 1;
                 None
             }
             // It stays owed.
-            Some(Owed::Reply {
-                fault: Some(Fault::CutAfter),
+            Some(OwedReply::Reply {
+                fault: Some(ProxyFault::CutAfter),
                 ..
             }) => return false,
-            Some(Owed::Reply { fault, .. }) => {
+            Some(OwedReply::Reply { fault, .. }) => {
                 let fault = fault.take();
                 owed.pop_front();
                 fault
             }
             // Nobody asked: a push of RESP3.
-            Some(Owed::Bytes(_)) | None => None,
+            Some(OwedReply::Bytes(_)) | None => None,
         };
         let written = match fault {
-            None | Some(Fault::CutBefore | Fault::CutAfter | Fault::Swallow) => self.write(frame),
-            Some(Fault::Delay(time)) => {
-                rest(time);
+            None | Some(ProxyFault::CutBefore | ProxyFault::CutAfter | ProxyFault::Swallow) => {
                 self.write(frame)
             }
-            Some(Fault::Slice) => frame.chunks(1).all(|byte| self.write(byte)),
-            Some(Fault::Truncate) => {
+            Some(ProxyFault::Delay(time)) => {
+                rest_until(now() + time);
+                self.write(frame)
+            }
+            Some(ProxyFault::Slice) => frame.chunks(1).all(|byte| self.write(byte)),
+            Some(ProxyFault::Truncate) => {
                 self.write(&frame[..frame.len() / 2]);
                 false
             }
-            Some(Fault::Answer { bytes, .. }) => self.write(&bytes),
+            Some(ProxyFault::Answer { bytes, .. }) => self.write(&bytes),
         };
         written && self.settle(&mut owed)
     }
 
     /// Writes what is owed and known already.
-    fn settle(&self, owed: &mut VecDeque<Owed>) -> bool {
-        while let Some(Owed::Bytes(bytes)) = owed.front() {
+    fn settle(&self, owed: &mut VecDeque<OwedReply>) -> bool {
+        while let Some(OwedReply::Bytes(bytes)) = owed.front() {
             if !self.write(bytes) {
                 return false;
             }
@@ -372,13 +385,6 @@ fn is_message(frame: &[u8]) -> bool {
     list && frame::words(frame)
         .first()
         .is_some_and(|word| messages.contains(word))
-}
-
-fn rest(time: Duration) {
-    let end = super::server::now() + time;
-    while let Some(left) = end.checked_duration_since(super::server::now()) {
-        thread::park_timeout(left);
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Longer than anything here takes: a test that hangs fails.
+/// Longer than any answer takes: a test that hangs fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where a daemon listens.
 #[derive(Clone, Debug)]
-pub enum Door {
+pub enum Endpoint {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Door {
+impl Endpoint {
     pub fn connect(&self) -> Client {
         self.try_connect()
             .unwrap_or_else(|error| panic!("connect to {self:?}: {error}"))
@@ -26,8 +26,8 @@ impl Door {
 
     pub fn try_connect(&self) -> std::io::Result<Client> {
         let stream = match self {
-            Self::Tcp(address) => Stream::Tcp(TcpStream::connect(address)?),
-            Self::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+            Self::Tcp(address) => SocketStream::Tcp(TcpStream::connect(address)?),
+            Self::Unix(path) => SocketStream::Unix(UnixStream::connect(path)?),
         };
         let client = Client {
             stream,
@@ -46,7 +46,7 @@ impl Door {
         self.connect().get(path)
     }
 
-    /// For `--to` and in file names.
+    /// `tcp` or `unix`, for messages and file names.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tcp(_) => "tcp",
@@ -54,6 +54,7 @@ impl Door {
         }
     }
 
+    /// The address as `--to` takes it.
     pub fn to(&self) -> String {
         match self {
             Self::Tcp(address) => address.to_string(),
@@ -63,7 +64,7 @@ impl Door {
 }
 
 #[derive(Debug)]
-enum Stream {
+enum SocketStream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
@@ -71,8 +72,8 @@ enum Stream {
 /// One connection.
 #[derive(Debug)]
 pub struct Client {
-    stream: Stream,
-    /// Read and not yet taken.
+    stream: SocketStream,
+    /// Bytes that were read and not yet returned.
     read: Vec<u8>,
 }
 
@@ -81,30 +82,30 @@ impl Client {
     pub fn patience(&self, patience: Duration) {
         let patience = Some(patience);
         match &self.stream {
-            Stream::Tcp(stream) => stream
+            SocketStream::Tcp(stream) => stream
                 .set_read_timeout(patience)
                 .and_then(|()| stream.set_write_timeout(patience)),
-            Stream::Unix(stream) => stream
+            SocketStream::Unix(stream) => stream
                 .set_read_timeout(patience)
                 .and_then(|()| stream.set_write_timeout(patience)),
         }
         .unwrap();
     }
 
-    /// Sends bytes. False if the other side does not take them any more.
+    /// Sends bytes. False if the other side has closed.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
         match &mut self.stream {
-            Stream::Tcp(stream) => stream.write_all(bytes),
-            Stream::Unix(stream) => stream.write_all(bytes),
+            SocketStream::Tcp(stream) => stream.write_all(bytes),
+            SocketStream::Unix(stream) => stream.write_all(bytes),
         }
         .is_ok()
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending half.
     pub fn end_sending(&self) {
         let _ = match &self.stream {
-            Stream::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
+            SocketStream::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            SocketStream::Unix(stream) => stream.shutdown(Shutdown::Write),
         };
     }
 
@@ -147,7 +148,7 @@ impl Client {
         }
     }
 
-    /// Everything up to the end, of whatever form.
+    /// Everything up to the end of the connection, whether or not it is HTTP.
     pub fn receive_any(&mut self) -> Option<String> {
         while self.more() {}
         let read = std::mem::take(&mut self.read);
@@ -159,7 +160,7 @@ impl Client {
         self.receive().expect("connection closed, no response")
     }
 
-    /// Whether the other side closed, with nothing more to say.
+    /// Whether the other side closed without sending more.
     pub fn is_closed(&mut self) -> bool {
         !self.more() && self.read.is_empty()
     }
@@ -177,12 +178,12 @@ impl Client {
         self.response()
     }
 
-    /// Reads once. False at the end.
+    /// Reads once. False at the end of the connection.
     fn more(&mut self) -> bool {
         let mut buffer = [0; 16 * 1024];
         let read = match &mut self.stream {
-            Stream::Tcp(stream) => stream.read(&mut buffer),
-            Stream::Unix(stream) => stream.read(&mut buffer),
+            SocketStream::Tcp(stream) => stream.read(&mut buffer),
+            SocketStream::Unix(stream) => stream.read(&mut buffer),
         };
         match read {
             Ok(0) => false,
@@ -198,14 +199,14 @@ impl Client {
             {
                 false
             }
-            // A signal to this process, not a word from the daemon.
+            // A signal interrupted the read.
             Err(error) if error.kind() == ErrorKind::Interrupted => self.more(),
             Err(error) => panic!("read: {error}, after {:?}", lossy(&self.read)),
         }
     }
 }
 
-/// A request as bytes. `headers` replace the Host if one of them is a Host.
+/// A request as bytes. A `Host` among `headers` replaces the usual one.
 pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> Vec<u8> {
     let mut text = format!("{method} {path} HTTP/1.1\r\n");
     if !headers.iter().any(|header| header.starts_with("Host:")) {

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 /// A page of metrics.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub struct MetricsPage {
     /// Name to type.
     pub types: BTreeMap<String, String>,
     pub helps: BTreeMap<String, String>,
-    pub series: Vec<Series>,
+    pub series: Vec<Sample>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+pub struct Sample {
     pub name: String,
     pub labels: Vec<(String, String)>,
     pub value: f64,
 }
 
-impl Metrics {
+impl MetricsPage {
     /// Reads a page, or fails on the line that is wrong.
     pub fn parse(page: &str) -> Self {
         assert!(page.is_empty() || page.ends_with('\n'), "no last newline");
@@ -43,8 +43,8 @@ impl Metrics {
         metrics
     }
 
-    fn add(&mut self, series: Series) {
-        let same = |other: &Series| other.name == series.name && other.labels == series.labels;
+    fn add(&mut self, series: Sample) {
+        let same = |other: &Sample| other.name == series.name && other.labels == series.labels;
         assert!(!self.series.iter().any(same), "twice: {series:?}");
         let family = self.family(&series.name);
         assert!(
@@ -82,7 +82,7 @@ impl Metrics {
 
     /// The value of a series, labels in any order.
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
-        let matches = |series: &&Series| {
+        let matches = |series: &&Sample| {
             series.name == name
                 && series.labels.len() == labels.len()
                 && labels
@@ -99,7 +99,7 @@ impl Metrics {
     }
 }
 
-fn series(line: &str) -> Series {
+fn series(line: &str) -> Sample {
     let end = line.find(['{', ' ']).expect(line);
     let (name, mut rest) = line.split_at(end);
     assert!(is_name(name), "{line}");
@@ -122,7 +122,7 @@ fn series(line: &str) -> Series {
         "NaN" => f64::NAN,
         number => number.parse().expect(line),
     };
-    Series {
+    Sample {
         name: name.to_owned(),
         labels,
         value,

@@ -2,32 +2,33 @@
 
 use std::process::{Command, Stdio};
 
-use super::server::{Server, field, until};
-use super::{FAILOVER_WITHIN, Store, is_replica_in_step};
+use super::server::{RedisServer, field};
+use super::{FAILOVER_WITHIN, StoreUnderTest, is_synced_replica};
+use crate::wait::until;
 
 const ARGUMENTS: [&str; 6] = [
     "--cluster-enabled",
     "yes",
     "--cluster-node-timeout",
     "1000",
-    // Else a replica is not in step for five seconds, and one that is not never takes over.
+    // Otherwise a replica takes five seconds to sync, and one that has not synced never takes over.
     "--repl-diskless-sync-delay",
     "0",
 ];
 
 /// The six servers.
 #[derive(Debug)]
-pub struct Cluster {
-    servers: Vec<Server>,
-    /// Ended by a failover.
+pub struct RedisCluster {
+    servers: Vec<RedisServer>,
+    /// Those that a failover has ended.
     dead: Vec<usize>,
 }
 
-impl Cluster {
-    /// Started: every slot has its master, every master a replica in step.
+impl RedisCluster {
+    /// Starts all six. Every slot has its master then, and every master a synced replica.
     pub fn start() -> Self {
-        let servers: Vec<Server> = (0..6).map(|_| Server::start(&ARGUMENTS)).collect();
-        let addresses: Vec<String> = servers.iter().map(Server::address).collect();
+        let servers: Vec<RedisServer> = (0..6).map(|_| RedisServer::start(&ARGUMENTS)).collect();
+        let addresses: Vec<String> = servers.iter().map(RedisServer::address).collect();
         let mut words = vec!["create"];
         words.extend(addresses.iter().map(String::as_str));
         words.extend(["--cluster-replicas", "1"]);
@@ -41,17 +42,17 @@ impl Cluster {
         cluster
     }
 
-    fn living(&self) -> impl Iterator<Item = &Server> {
+    fn living(&self) -> impl Iterator<Item = &RedisServer> {
         let living = |nth: &usize| !self.dead.contains(nth);
         (0..self.servers.len())
             .filter(living)
             .map(|nth| &self.servers[nth])
     }
 
-    /// Every server that lives says that the cluster is whole.
+    /// Waits until every living server says that the cluster is whole.
     pub fn wait_until_whole(&self) {
         until("cluster_state:ok", FAILOVER_WITHIN, || {
-            let whole = |server: &Server| {
+            let whole = |server: &RedisServer| {
                 let info = server.cli(&["CLUSTER", "INFO"]);
                 field(&info, "cluster_state") == Some("ok")
             };
@@ -60,16 +61,16 @@ impl Cluster {
     }
 
     fn wait_for_replicas(&self) {
-        until("replicas in step", FAILOVER_WITHIN, || {
-            let in_step = |server: &&Server| is_replica_in_step(server);
-            (self.living().filter(in_step).count() == 3).then_some(())
+        until("replicas synced", FAILOVER_WITHIN, || {
+            let is_synced = |server: &&RedisServer| is_synced_replica(server);
+            (self.living().filter(is_synced).count() == 3).then_some(())
         });
     }
 
     /// Moves so many slots from one master to another.
     pub fn reshard(&self, slots: u32) {
         let masters = self.masters();
-        let id = |server: &Server| server.cli(&["CLUSTER", "MYID"]);
+        let id = |server: &RedisServer| server.cli(&["CLUSTER", "MYID"]);
         let (address, from, to) = (masters[0].address(), id(masters[0]), id(masters[1]));
         let slots = slots.to_string();
         manage(&[
@@ -86,17 +87,17 @@ impl Cluster {
     }
 }
 
-impl Store for Cluster {
+impl StoreUnderTest for RedisCluster {
     fn section(&self) -> String {
-        let addresses: Vec<String> = self.servers.iter().map(Server::address).collect();
+        let addresses: Vec<String> = self.servers.iter().map(RedisServer::address).collect();
         format!(
             "url: \"redis://{}\", topology: cluster",
             addresses.join(",")
         )
     }
 
-    fn masters(&self) -> Vec<&Server> {
-        let is_master = |server: &&Server| {
+    fn masters(&self) -> Vec<&RedisServer> {
+        let is_master = |server: &&RedisServer| {
             let info = server.cli(&["INFO", "replication"]);
             field(&info, "role") == Some("master")
         };
@@ -105,7 +106,7 @@ impl Store for Cluster {
 
     fn fail_over(&mut self) -> bool {
         let port = self.masters()[0].port();
-        let is_it = |server: &Server| server.port() == port;
+        let is_it = |server: &RedisServer| server.port() == port;
         let nth = self.servers.iter().position(is_it).expect("one of ours");
         self.servers[nth].kill();
         self.dead.push(nth);
@@ -124,7 +125,7 @@ impl Store for Cluster {
     }
 }
 
-/// `redis-cli --cluster` with these words, until the cluster's nodes agree enough for it to succeed.
+/// Runs `redis-cli --cluster` with these words until it succeeds: the nodes have to agree first.
 fn manage(words: &[&str]) {
     until("redis-cli --cluster", FAILOVER_WITHIN, || {
         Command::new("redis-cli")

@@ -1,51 +1,13 @@
 //! A real redis-server of a test's own: on a port that was free, in a folder of its own, ended by its id.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// For a server that starts on a busy machine.
-const STARTS_WITHIN: Duration = Duration::from_secs(20);
-/// Below the ports that the system gives to clients, and so are a cluster's buses, ten thousand above: a client that
-/// finds its server gone cannot take the server's port.
-const PORT_FIRST: u32 = 11_000;
-const PORTS: u32 = 11_000;
-
-/// The time. The only reader of it here.
-#[expect(clippy::disallowed_methods, reason = "servers run by the real clock")]
-pub fn now() -> Instant {
-    Instant::now()
-}
-
-/// Looks until `look` finds something. Fails after `within`.
-pub fn until<T>(what: &str, within: Duration, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < within, "{what}: not within {within:?}");
-        thread::park_timeout(Duration::from_millis(5));
-    }
-}
-
-/// A port that nobody listens on, and that this process has not given away before.
-pub fn free_port() -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Tests of other processes begin elsewhere.
-    let first = std::process::id().wrapping_mul(251);
-    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    until("a free port", STARTS_WITHIN, || {
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = PORT_FIRST + first.wrapping_add(nth) % PORTS;
-        let port = u16::try_from(port).expect("a port");
-        (free(port) && free(port + 10_000)).then_some(port)
-    })
-}
+use crate::folder::Folder;
+use crate::port::free_port;
+use crate::process::send_signal;
+use crate::wait::{SOON, until};
 
 /// The value of `name:value` in what INFO or CLUSTER INFO prints.
 pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
@@ -55,35 +17,37 @@ pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 /// A server to start.
 #[derive(Debug)]
-pub struct Plan {
+pub struct ServerPlan {
     program: PathBuf,
     arguments: Vec<String>,
     client: Vec<String>,
-    folder: PathBuf,
+    folder: Folder,
     port: u16,
 }
 
-impl Plan {
+impl Default for ServerPlan {
     /// A plain `redis-server` that keeps nothing.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let plan = Self::bare();
-        let (port, folder) = (plan.port.to_string(), plan.folder.display().to_string());
+        let (port, folder) = (plan.port.to_string(), plan.folder().display().to_string());
         plan.arguments(&["--port", &port, "--bind", "127.0.0.1", "--dir", &folder])
             .arguments(&["--save", "", "--appendonly", "no"])
     }
+}
 
-    /// A `redis-server` that is told everything by its arguments.
+impl ServerPlan {
+    /// A plain `redis-server` that keeps nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A `redis-server` that has only the arguments which the caller adds.
     pub fn bare() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tidegate-redis-{}-{count}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).expect("a folder");
         Self {
             program: PathBuf::from("redis-server"),
             arguments: Vec::new(),
             client: Vec::new(),
-            folder,
+            folder: Folder::new(),
             port: free_port(),
         }
     }
@@ -101,8 +65,8 @@ impl Plan {
         self
     }
 
-    /// Speaks TLS and nothing else, with a certificate, its key and who signed both sides'. Whether clients have to show
-    /// one, too, is `yes` or `no`.
+    /// Speaks TLS and nothing else, with a certificate, its key and the authority that signed both sides' certificates.
+    /// `clients` is `yes` or `no`: whether clients have to show a certificate too.
     pub fn tls(self, [certificate, key, authority]: [&str; 3], clients: &str) -> Self {
         let port = self.port.to_string();
         self.arguments(&["--port", "0", "--tls-port", &port])
@@ -123,20 +87,20 @@ impl Plan {
     }
 
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.folder.root()
     }
 
     /// Starts it and waits until it answers.
-    pub fn start(self) -> Server {
+    pub fn start(self) -> RedisServer {
         let child = self.spawn();
-        let mut server = Server { plan: self, child };
+        let mut server = RedisServer { plan: self, child };
         server.wait();
         server
     }
 
-    /// Where it says what is wrong.
+    /// The file that the server logs to.
     fn log(&self) -> PathBuf {
-        self.folder.join("log")
+        self.folder.path("log")
     }
 
     fn spawn(&self) -> Child {
@@ -153,20 +117,20 @@ impl Plan {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Server {
-    plan: Plan,
+pub struct RedisServer {
+    plan: ServerPlan,
     child: Child,
 }
 
-impl Server {
-    /// `redis-server` with these further arguments, answering.
+impl RedisServer {
+    /// Starts `redis-server` with these further arguments, and waits until it answers.
     pub fn start(arguments: &[&str]) -> Self {
-        Plan::new().arguments(arguments).start()
+        ServerPlan::new().arguments(arguments).start()
     }
 
     /// The same with another program, such as Valkey's.
     pub fn start_program(program: &Path, arguments: &[&str]) -> Self {
-        let plan = Plan::new().program(program);
+        let plan = ServerPlan::new().program(program);
         plan.arguments(arguments).start()
     }
 
@@ -179,7 +143,7 @@ impl Server {
     }
 
     pub fn folder(&self) -> &Path {
-        &self.plan.folder
+        self.plan.folder()
     }
 
     pub fn address(&self) -> String {
@@ -196,7 +160,7 @@ impl Server {
         String::from_utf8_lossy(&printed).trim().to_owned()
     }
 
-    /// The same, to the byte, but for the newline that ends it.
+    /// The same as bytes, without the last newline.
     pub fn cli_bytes(&self, words: &[&str]) -> Vec<u8> {
         let output = Command::new("redis-cli")
             .args(["-p", &self.port().to_string()])
@@ -209,7 +173,7 @@ impl Server {
         printed
     }
 
-    /// A number that INFO tells.
+    /// A number that INFO reports.
     pub fn info(&self, section: &str, name: &str) -> f64 {
         let info = self.cli(&["INFO", section]);
         let value = field(&info, name);
@@ -240,14 +204,12 @@ impl Server {
 
     /// Sends it a signal, such as `STOP` or `CONT`.
     pub fn signal(&self, name: &str) {
-        let pid = self.pid().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.expect("kill runs").success(), "{name} to {pid}");
+        send_signal(self.pid(), name);
     }
 
     fn wait(&mut self) {
-        // Whatever it answers, even that a password is needed, it answers.
-        until("redis-server answers", STARTS_WITHIN, || {
+        // Any answer will do, even that a password is needed.
+        until("redis-server answers", SOON, || {
             let ended = self.child.try_wait().expect("a child");
             if let Some(status) = ended {
                 let log = fs::read_to_string(self.plan.log()).unwrap_or_default();
@@ -258,9 +220,8 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
-        let _ = fs::remove_dir_all(&self.plan.folder);
     }
 }

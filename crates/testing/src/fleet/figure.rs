@@ -4,17 +4,17 @@ use std::fmt;
 
 /// What was measured, and the most that it may be.
 #[derive(Clone, Debug)]
-pub struct Figure {
+pub struct FleetFigure {
     pub scenario: &'static str,
     pub what: String,
-    /// Unknown where the sidecars did not tell.
+    /// None if the sidecars did not report it.
     pub value: Option<f64>,
-    /// Absent for what is only shown.
+    /// None for a figure that is only shown.
     pub target: Option<f64>,
 }
 
-impl Figure {
-    /// Whether it is within so many times its target. What is unknown is not.
+impl FleetFigure {
+    /// Whether it is within so many times its target. An unknown figure is not.
     pub fn is_within(&self, times: f64) -> bool {
         match (self.value, self.target) {
             (Some(value), Some(target)) => value <= target * times,
@@ -24,7 +24,7 @@ impl Figure {
     }
 }
 
-impl fmt::Display for Figure {
+impl fmt::Display for FleetFigure {
     /// A line of a table in Markdown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self
@@ -48,12 +48,12 @@ impl fmt::Display for Figure {
 
 /// The figures of one scenario.
 #[derive(Debug)]
-pub struct Figures {
+pub struct FleetFigures {
     scenario: &'static str,
-    pub all: Vec<Figure>,
+    pub all: Vec<FleetFigure>,
 }
 
-impl Figures {
+impl FleetFigures {
     pub fn of(scenario: &'static str) -> Self {
         Self {
             scenario,
@@ -61,17 +61,17 @@ impl Figures {
         }
     }
 
-    /// One with a target.
+    /// Adds a figure with a target.
     pub fn most(self, what: &str, value: impl Into<Option<f64>>, target: f64) -> Self {
         self.add(what, value.into(), Some(target))
     }
 
-    /// One that is only shown.
+    /// Adds a figure that is only shown.
     pub fn show(self, what: &str, value: impl Into<Option<f64>>) -> Self {
         self.add(what, value.into(), None)
     }
 
-    /// Without one that this machine cannot be held to.
+    /// Removes a figure that depends on the machine.
     pub fn without(mut self, what: &str) -> Self {
         self.all.retain(|figure| figure.what != what);
         self
@@ -79,7 +79,7 @@ impl Figures {
 
     fn add(mut self, what: &str, value: Option<f64>, target: Option<f64>) -> Self {
         let (scenario, what) = (self.scenario, what.to_owned());
-        self.all.push(Figure {
+        self.all.push(FleetFigure {
             scenario,
             what,
             value,
@@ -89,8 +89,8 @@ impl Figures {
     }
 
     /// Those that are not within so many times their target.
-    fn short(&self, times: f64) -> impl Iterator<Item = &Figure> {
-        let has_target = |figure: &&Figure| figure.target.is_some();
+    fn short(&self, times: f64) -> impl Iterator<Item = &FleetFigure> {
+        let has_target = |figure: &&FleetFigure| figure.target.is_some();
         let all = self.all.iter().filter(has_target);
         all.filter(move |figure| !figure.is_within(times))
     }

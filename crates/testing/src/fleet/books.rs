@@ -1,31 +1,31 @@
-//! The books: every admitted cell is somewhere, once.
+//! The books: each admitted cell is accounted for exactly once.
 
 use std::collections::BTreeMap;
 
-use crate::redis::Store;
-use crate::redis::server::{now, until};
+use crate::stores::StoreUnderTest;
+use crate::wait::{now, until};
 
-use super::fleet::{Fleet, Pod, SETTLES_WITHIN};
-use super::load::Asked;
+use super::load::AnsweredCheck;
+use super::pods::{FleetPod, SETTLES_WITHIN, SidecarFleet};
 
-/// What a pod says of the cells it has admitted.
+/// Where the cells are that a pod has admitted, as its admin interface says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Books {
+pub struct PodBooks {
     pub incarnation: String,
     /// In the store's books.
     pub settled: u64,
-    /// To be sent.
+    /// To be reported.
     pub pending: u64,
-    /// Sent, and not known to have arrived.
+    /// Reported, and not yet answered.
     pub in_flight: u64,
-    /// Kept back: they cannot matter to the others.
+    /// Not reported: they cannot matter to the other pods.
     pub silent: u64,
-    /// Given up, and counted.
+    /// Given up, and counted as lost.
     pub lost: u64,
 }
 
-impl Books {
-    pub fn of(pod: &Pod) -> Self {
+impl PodBooks {
+    pub fn of(pod: &FleetPod) -> Self {
         let status = pod.sidecar.admin("/admin/v1/status");
         let number = |name: &str| {
             let number = status["books"][name].as_u64();
@@ -51,7 +51,7 @@ impl Books {
 
 /// What may be missing in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum AllowedLoss {
     /// Nothing.
     None,
     /// What the pods have counted as lost.
@@ -59,7 +59,7 @@ pub enum Loss {
 }
 
 /// Gross cells by incarnation, summed over the lanes' records in the store.
-pub fn in_store(store: &dyn Store) -> BTreeMap<String, u64> {
+pub fn in_store(store: &dyn StoreUnderTest) -> BTreeMap<String, u64> {
     let mut gross = BTreeMap::new();
     for (key, value) in store.values("tidegate:v1:{*}:seq:*") {
         let incarnation = key.rsplit(':').next().unwrap_or_default();
@@ -76,19 +76,24 @@ fn gross_of(record: &[u8]) -> u64 {
 }
 
 /// Cells that a pod admitted.
-fn admitted(asked: &[Asked], pod: usize) -> u64 {
+fn admitted(asked: &[AnsweredCheck], pod: usize) -> u64 {
     let of_pod = asked.iter().filter(|check| usize::from(check.pod) == pod);
     let allowed = of_pod.filter(|check| check.allowed());
     allowed.map(|check| u64::from(check.cost)).sum()
 }
 
-/// What is not as it should be, if anything.
-fn fault(fleet: &Fleet, store: &dyn Store, asked: &[Asked], loss: Loss) -> Option<String> {
-    let all: Vec<Books> = fleet.pods.iter().map(Books::of).collect();
+/// The first pod whose books are wrong, if there is one.
+fn fault(
+    fleet: &SidecarFleet,
+    store: &dyn StoreUnderTest,
+    asked: &[AnsweredCheck],
+    loss: AllowedLoss,
+) -> Option<String> {
+    let all: Vec<PodBooks> = fleet.pods.iter().map(PodBooks::of).collect();
     for (nth, books) in all.iter().enumerate() {
         let admitted = admitted(asked, nth);
-        // What is pending may stay so: a key that is used within the even share is not told.
-        let lost = books.lost > 0 && loss == Loss::None;
+        // What is pending may stay so: the pod does not report a key that is used within its even share.
+        let lost = books.lost > 0 && loss == AllowedLoss::None;
         if books.in_flight > 0 || lost || books.sum() != admitted {
             return Some(format!("pod {nth} admitted {admitted} and says {books:?}"));
         }
@@ -102,8 +107,13 @@ fn fault(fleet: &Fleet, store: &dyn Store, asked: &[Asked], loss: Loss) -> Optio
 }
 
 /// Waits until nothing is under way and every cell that was admitted is accounted for, on each pod and in the store.
-/// Fails if that does not come.
-pub fn balance(fleet: &Fleet, store: &dyn Store, asked: &[Asked], loss: Loss) {
+/// Fails if that takes too long.
+pub fn balance(
+    fleet: &SidecarFleet,
+    store: &dyn StoreUnderTest,
+    asked: &[AnsweredCheck],
+    loss: AllowedLoss,
+) {
     let begun = now();
     until("books that balance", SETTLES_WITHIN * 2, || {
         let fault = fault(fleet, store, asked, loss);

@@ -1,7 +1,7 @@
-//! A load that does not wait: every check has its time, whatever became of those before it.
+//! A load that does not wait: every check is sent at its time, whether or not those before it were answered.
 //!
-//! Each pod has one connection of its own on its Unix socket; what is due is written at once, and answers, which come in
-//! order, are read by another thread.
+//! Each pod has one connection, on its Unix socket. One thread writes what is due, another reads the answers, which come
+//! in order.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -11,16 +11,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::redis::server::now;
+use crate::random::Random;
+use crate::wait::{now, rest_until};
 
 /// Checks that fall due within this time go out together: waking up for each would cost more than the check.
 const COALESCE: Duration = Duration::from_micros(500);
 /// Longer than any answer takes. A load that waits longer fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One check, as it went.
+/// One check and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct AnsweredCheck {
     /// When it was sent, in nanoseconds since the load began.
     pub at: u64,
     /// How long the answer took.
@@ -31,7 +32,7 @@ pub struct Asked {
     pub pod: u8,
 }
 
-impl Asked {
+impl AnsweredCheck {
     pub fn seconds(&self) -> f64 {
         Duration::from_nanos(self.at).as_secs_f64()
     }
@@ -45,31 +46,9 @@ impl Asked {
     }
 }
 
-/// Numbers that look random and are the same every time.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Evenly from 0 up to 1, without 1.
-    pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
-/// A check to come.
+/// A check and when it is due.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct ScheduledCheck {
     pub at: Duration,
     pub key: u32,
     pub cost: u32,
@@ -77,7 +56,7 @@ pub struct Arrival {
 
 /// Checks that come by chance: how many a second, at which pods, from when to when.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream<'a> {
+pub struct CheckStream<'a> {
     pub rate: f64,
     /// The part of it that each pod gets. Sums to one.
     pub shares: &'a [f64],
@@ -86,17 +65,17 @@ pub struct Stream<'a> {
     pub seed: u64,
 }
 
-/// Everything that will be asked.
+/// All checks to send.
 #[derive(Clone, Debug)]
-pub struct Load {
+pub struct FleetLoad {
     /// By key: the entry that a check names, such as `client=a`.
     keys: Vec<String>,
     /// By pod.
-    pub arrivals: Vec<Vec<Arrival>>,
+    pub arrivals: Vec<Vec<ScheduledCheck>>,
 }
 
-impl Load {
-    /// Nothing yet, for so many pods and these keys.
+impl FleetLoad {
+    /// No checks yet, for so many pods and these keys.
     pub fn new(pods: usize, keys: Vec<String>) -> Self {
         let arrivals = vec![Vec::new(); pods];
         Self { keys, arrivals }
@@ -108,14 +87,14 @@ impl Load {
     }
 
     /// Checks of the first key, of one cell each.
-    pub fn stream(self, stream: Stream<'_>) -> Self {
+    pub fn stream(self, stream: CheckStream<'_>) -> Self {
         self.mixed(stream, |_| (0, 1))
     }
 
-    /// Checks of the keys and of the costs that `pick` finds.
+    /// Checks of the keys and costs that `pick` returns.
     pub fn mixed(
         mut self,
-        stream: Stream<'_>,
+        stream: CheckStream<'_>,
         mut pick: impl FnMut(&mut Random) -> (u32, u32),
     ) -> Self {
         assert_eq!(
@@ -132,7 +111,7 @@ impl Load {
                     break;
                 }
                 let (key, cost) = pick(&mut random);
-                arrivals.push(Arrival {
+                arrivals.push(ScheduledCheck {
                     at: Duration::from_secs_f64(at),
                     key,
                     cost,
@@ -143,8 +122,8 @@ impl Load {
         self
     }
 
-    /// Begins to ask the pods behind these sockets.
-    pub fn start(self, sockets: &[&Path]) -> Running {
+    /// Begins to send to the pods behind these sockets.
+    pub fn start(self, sockets: &[&Path]) -> RunningLoad {
         assert_eq!(sockets.len(), self.arrivals.len(), "a socket for each pod");
         let begun = now();
         let mut pods = Vec::new();
@@ -152,24 +131,24 @@ impl Load {
             let stream = UnixStream::connect(socket).expect("a sidecar listens");
             stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
             let reading = stream.try_clone().expect("a handle");
-            let (tell, told) = channel();
+            let (sender, sent) = channel();
             let keys = self.keys.clone();
-            thread::spawn(move || write(stream, &arrivals, &keys, (begun, tell)));
+            thread::spawn(move || write(stream, &arrivals, &keys, (begun, sender)));
             let pod = u8::try_from(nth).expect("few pods");
-            pods.push(thread::spawn(move || read(reading, &told, begun, pod)));
+            pods.push(thread::spawn(move || read(reading, &sent, begun, pod)));
         }
-        Running { begun, pods }
+        RunningLoad { begun, pods }
     }
 }
 
 /// A load under way.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningLoad {
     begun: Instant,
-    pods: Vec<JoinHandle<Vec<Asked>>>,
+    pods: Vec<JoinHandle<Vec<AnsweredCheck>>>,
 }
 
-impl Running {
+impl RunningLoad {
     /// Waits until so many seconds of it have passed.
     pub fn reach(&self, seconds: f64) {
         rest_until(self.begun + Duration::from_secs_f64(seconds));
@@ -180,10 +159,11 @@ impl Running {
         self.begun.elapsed().as_secs_f64()
     }
 
-    /// Waits for its end: all that was asked, in the order of time. Every check was answered, with yes or no.
-    pub fn finish(self) -> Vec<Asked> {
+    /// Waits for its end. Returns all checks in the order of time; each was answered with 200 or 429.
+    pub fn finish(self) -> Vec<AnsweredCheck> {
         let pods = self.pods.into_iter();
-        let mut asked: Vec<Asked> = pods.flat_map(|pod| pod.join().expect("answers")).collect();
+        let mut asked: Vec<AnsweredCheck> =
+            pods.flat_map(|pod| pod.join().expect("answers")).collect();
         asked.sort_by_key(|check| check.at);
         for check in &asked {
             assert!(
@@ -195,26 +175,17 @@ impl Running {
     }
 }
 
-fn rest_until(time: Instant) {
-    while let Some(left) = time
-        .checked_duration_since(now())
-        .filter(|left| !left.is_zero())
-    {
-        thread::park_timeout(left);
-    }
-}
-
 /// A check and when it was sent.
-type Sent = (Instant, Arrival);
+type SentCheck = (Instant, ScheduledCheck);
 
 fn write(
     mut stream: UnixStream,
-    arrivals: &[Arrival],
+    arrivals: &[ScheduledCheck],
     keys: &[String],
-    (begun, tell): (Instant, Sender<Sent>),
+    (begun, sender): (Instant, Sender<SentCheck>),
 ) {
     let mut bytes = Vec::new();
-    let mut left: VecDeque<Arrival> = arrivals.iter().copied().collect();
+    let mut left: VecDeque<ScheduledCheck> = arrivals.iter().copied().collect();
     let mut next = begun;
     while let Some(first) = left.front() {
         rest_until(next.max(begun + first.at));
@@ -226,8 +197,8 @@ fn write(
             let head = "HTTP/1.1\r\nHost: localhost\r\n\r\n";
             let line = format!("GET /v1/check?domain=fleet&{entry}&hits_addend={cost} {head}");
             bytes.extend_from_slice(line.as_bytes());
-            // A reader that has gone says why itself.
-            let _ = tell.send((time, arrival));
+            // If the reader has ended, its thread says why.
+            let _ = sender.send((time, arrival));
         }
         if stream.write_all(&bytes).is_err() {
             return;
@@ -236,11 +207,16 @@ fn write(
     }
 }
 
-fn read(mut stream: UnixStream, told: &Receiver<Sent>, begun: Instant, pod: u8) -> Vec<Asked> {
+fn read(
+    mut stream: UnixStream,
+    checks: &Receiver<SentCheck>,
+    begun: Instant,
+    pod: u8,
+) -> Vec<AnsweredCheck> {
     let mut asked = Vec::new();
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
-    for (sent, arrival) in told {
+    for (sent, arrival) in checks {
         let (status, length) = loop {
             if let Some(answer) = answer(&bytes) {
                 break answer;
@@ -250,7 +226,7 @@ fn read(mut stream: UnixStream, told: &Receiver<Sent>, begun: Instant, pod: u8) 
             bytes.extend_from_slice(&buffer[..read]);
         };
         bytes.drain(..length);
-        asked.push(Asked {
+        asked.push(AnsweredCheck {
             at: u64::try_from((sent - begun).as_nanos()).expect("few years"),
             micros: u32::try_from(sent.elapsed().as_micros()).expect("within patience"),
             key: arrival.key,

@@ -1,15 +1,16 @@
-//! What holds on every kind of store: one limit, mitigation that travels, a failover where there is one, whole books.
+//! What holds on every kind of store: pods share a limit, mitigations reach other pods, books balance, also after a
+//! failover.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::books::{Loss, balance};
-use super::fleet::Fleet;
-use super::judge::{Limit, Verdict, judge};
-use super::load::{Asked, Load, Stream};
-use crate::redis::Store;
-use crate::redis::server::until;
+use super::books::{AllowedLoss, balance};
+use super::judge::{FleetVerdict, JudgedLimit, judge};
+use super::load::{AnsweredCheck, CheckStream, FleetLoad};
+use super::pods::SidecarFleet;
+use crate::stores::StoreUnderTest;
+use crate::wait::until;
 
 const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
     - key: client\n        rate_limit: 100/second burst 100\n      \
@@ -17,32 +18,32 @@ const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
 /// For a mitigation to reach the other pod.
 const TRAVELS_WITHIN: Duration = Duration::from_secs(5);
 
-/// Runs it all, each load for so many seconds.
-pub fn run(store: &mut dyn Store, seconds: f64) {
+/// Checks all of it, each load for so many seconds.
+pub fn run(store: &mut dyn StoreUnderTest, seconds: f64) {
     let mut suite = Suite {
-        fleet: Fleet::sharing(2, &store.section(), RULES),
+        fleet: SidecarFleet::sharing(2, &store.section(), RULES),
         asked: Vec::new(),
     };
     suite.shares_a_limit(seconds);
     suite.mitigates("before");
-    balance(&suite.fleet, store, &suite.asked, Loss::None);
+    balance(&suite.fleet, store, &suite.asked, AllowedLoss::None);
     if store.fail_over() {
         suite.fleet.wait_for_links();
-        // What a failover lost is played again, or counted. Pods hear each other again a little later.
+        // The pods replay what a failover lost, or count it. They hear each other again a little later.
         suite.load(seconds, 9);
         suite.mitigates("after");
-        balance(&suite.fleet, store, &suite.asked, Loss::Counted);
+        balance(&suite.fleet, store, &suite.asked, AllowedLoss::Counted);
     }
 }
 
 struct Suite {
-    fleet: Fleet,
-    asked: Vec<Asked>,
+    fleet: SidecarFleet,
+    asked: Vec<AnsweredCheck>,
 }
 
 impl Suite {
-    fn load(&mut self, seconds: f64, seed: u64) -> Vec<Asked> {
-        let stream = Stream {
+    fn load(&mut self, seconds: f64, seed: u64) -> Vec<AnsweredCheck> {
+        let stream = CheckStream {
             rate: 500.0,
             shares: &[0.5, 0.5],
             from: 0.0,
@@ -50,19 +51,19 @@ impl Suite {
             seed,
         };
         // Each load has a key that nobody has used.
-        let load = Load::new(2, vec![format!("client=k{seed}")]);
+        let load = FleetLoad::new(2, vec![format!("client=k{seed}")]);
         let asked = self.fleet.ask(load.stream(stream)).finish();
         self.asked.extend_from_slice(&asked);
         asked
     }
 
-    /// Both pods together admit the limit. On a machine that was busy meanwhile it is tried again.
+    /// Both pods together admit the limit. Tried again if the machine was busy.
     fn shares_a_limit(&mut self, seconds: f64) {
-        let limit = Limit {
+        let limit = JudgedLimit {
             rate: 100.0,
             burst: 100.0,
         };
-        let held = |verdict: &Verdict| verdict.off_exact() <= 4.0 && verdict.overshoot <= 30.0;
+        let held = |verdict: &FleetVerdict| verdict.off_exact() <= 4.0 && verdict.overshoot <= 30.0;
         let mut verdicts = Vec::new();
         for seed in 1..=3 {
             let verdict = judge(limit, &self.load(seconds, seed), seconds);
@@ -92,11 +93,11 @@ impl Suite {
         let path = format!("/v1/check?domain=fleet&thin={key}{more}");
         let response = self.fleet.pods[pod].sidecar.connect().get(&path);
         let is_look = !more.is_empty();
-        self.asked.push(Asked {
+        self.asked.push(AnsweredCheck {
             status: response.status,
             cost: u32::from(!is_look),
             pod: u8::try_from(pod).expect("few pods"),
-            ..Asked::default()
+            ..AnsweredCheck::default()
         });
         (response.status == 200, response.json())
     }

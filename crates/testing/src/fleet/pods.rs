@@ -3,41 +3,41 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::Door;
-use crate::prometheus::Metrics;
-use crate::redis::server::until;
-use crate::sidecar::{Setup, Sidecar};
+use crate::client::Endpoint;
+use crate::prometheus::MetricsPage;
+use crate::sidecar::{Sidecar, SidecarSetup};
+use crate::wait::until;
 
-use super::load::{Load, Running};
+use super::load::{FleetLoad, RunningLoad};
 
-/// For sidecars to have heard of each other, or to have settled what they hold.
+/// How long sidecars may take to count each other, or to settle what they hold.
 pub const SETTLES_WITHIN: Duration = Duration::from_secs(60);
 
-/// A pod that beats every second has heard from its store since.
+/// A pod sends a heartbeat every second, so the last answer of a store in reach is no older.
 const FRESH_SECONDS: f64 = 2.5;
 
 /// One sidecar.
 #[derive(Debug)]
-pub struct Pod {
+pub struct FleetPod {
     pub sidecar: Sidecar,
-    metrics: Door,
+    metrics: Endpoint,
     socket: PathBuf,
 }
 
-impl Pod {
-    /// A pod of that number with this `store:` section, if any.
+impl FleetPod {
+    /// Starts the pod of that number with this `store:` section, if any.
     fn start(nth: usize, store: Option<&str>, rules: &str) -> Self {
         let store = store.map_or(String::new(), |store| {
             format!("store: {{ {store} }}\nsync: {{ interval: 1s, accuracy: 0.1 }}\n")
         });
         let top = format!("log: {{ format: json }}\npod: {{ id: pod-{nth} }}\n{store}");
-        let sidecar = Setup::rules(rules).top(&top).start();
+        let sidecar = SidecarSetup::rules(rules).top(&top).start();
         let unix = sidecar
             .doors("http")
             .into_iter()
             .find_map(|door| match door {
-                Door::Unix(path) => Some(path),
-                Door::Tcp(_) => None,
+                Endpoint::Unix(path) => Some(path),
+                Endpoint::Tcp(_) => None,
             });
         Self {
             metrics: sidecar.door("metrics").expect("metrics"),
@@ -46,8 +46,8 @@ impl Pod {
         }
     }
 
-    pub fn metrics(&self) -> Metrics {
-        Metrics::parse(&self.metrics.get("/metrics").text())
+    pub fn metrics(&self) -> MetricsPage {
+        MetricsPage::parse(&self.metrics.get("/metrics").text())
     }
 
     /// All series of a metric together, if there are any.
@@ -60,35 +60,37 @@ impl Pod {
     }
 }
 
-/// Several.
+/// Several pods.
 #[derive(Debug)]
-pub struct Fleet {
-    pub pods: Vec<Pod>,
+pub struct SidecarFleet {
+    pub pods: Vec<FleetPod>,
 }
 
-impl Fleet {
-    /// Sidecars that limit alone.
+impl SidecarFleet {
+    /// Sidecars without a store: each limits for itself.
     pub fn apart(pods: usize, rules: &str) -> Self {
-        let pods = (0..pods).map(|nth| Pod::start(nth, None, rules)).collect();
+        let pods = (0..pods)
+            .map(|nth| FleetPod::start(nth, None, rules))
+            .collect();
         Self { pods }
     }
 
-    /// One sidecar with this `store:` section, whether or not there is a store.
+    /// One sidecar with this `store:` section, whether or not the store runs.
     pub fn lone(store: &str, rules: &str) -> Self {
         Self {
-            pods: vec![Pod::start(0, Some(store), rules)],
+            pods: vec![FleetPod::start(0, Some(store), rules)],
         }
     }
 
-    /// Sidecars with these `store:` sections, which count each other.
+    /// Sidecars with these `store:` sections. They have counted each other when this returns.
     pub fn start(stores: &[String], rules: &str) -> Self {
-        let start = |(nth, store): (usize, &String)| Pod::start(nth, Some(store), rules);
+        let start = |(nth, store): (usize, &String)| FleetPod::start(nth, Some(store), rules);
         let fleet = Self {
             pods: stores.iter().enumerate().map(start).collect(),
         };
         until("every pod counts all", SETTLES_WITHIN, || {
             let all = fleet.pods.len() as f64;
-            let counts = |pod: &Pod| pod.sum("ratelimit_pods") == Some(all);
+            let counts = |pod: &FleetPod| pod.sum("ratelimit_pods") == Some(all);
             fleet.pods.iter().all(counts).then_some(())
         });
         fleet
@@ -99,14 +101,14 @@ impl Fleet {
         Self::start(&vec![store.to_owned(); pods], rules)
     }
 
-    /// All series of a metric on all pods together. None if a pod does not tell.
+    /// All series of a metric on all pods together. None if a pod has no such series.
     pub fn sum(&self, name: &str) -> Option<f64> {
         self.pods.iter().map(|pod| pod.sum(name)).sum()
     }
 
-    /// Waits until every pod is in touch with its store: no breaker is open, and the last answer is fresh.
+    /// Waits until every pod is connected to its store: no breaker is open, and the last answer is fresh.
     pub fn wait_for_links(&self) {
-        let linked = |pod: &Pod| {
+        let linked = |pod: &FleetPod| {
             let open = pod.sum("ratelimit_circuit_state").unwrap_or(0.0);
             let staleness = pod.sum("ratelimit_sync_staleness_seconds");
             open == 0.0 && staleness.is_some_and(|seconds| seconds < FRESH_SECONDS)
@@ -118,7 +120,7 @@ impl Fleet {
         );
     }
 
-    pub fn ask(&self, load: Load) -> Running {
+    pub fn ask(&self, load: FleetLoad) -> RunningLoad {
         let sockets: Vec<&Path> = self.pods.iter().map(|pod| pod.socket.as_path()).collect();
         load.start(&sockets)
     }

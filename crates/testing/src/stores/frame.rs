@@ -1,8 +1,8 @@
 //! Where a frame of the Redis protocol ends, and what a request says. RESP2 and RESP3.
 
-/// How long the frame is that begins `bytes`, or `None` while its end is not there.
+/// The length of the frame that begins `bytes`, or `None` while its end is missing.
 ///
-/// What is no frame at all ends with its line: a proxy passes on what it does not understand.
+/// Bytes that are no frame end with their line: the proxy passes on what it does not understand.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     let mut at = 0;
     let mut open: u64 = 1;

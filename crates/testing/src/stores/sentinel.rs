@@ -2,27 +2,28 @@
 
 use std::fs;
 
-use super::server::{Plan, Server, field, until};
-use super::{FAILOVER_WITHIN, Store, is_replica_in_step};
+use super::server::{RedisServer, ServerPlan, field};
+use super::{FAILOVER_WITHIN, StoreUnderTest, is_synced_replica};
+use crate::wait::until;
 
-/// What the sentinels call it.
+/// The name that the sentinels know the master by.
 const MASTER: &str = "tides";
 
 /// The five servers.
 #[derive(Debug)]
-pub struct Sentinel {
-    servers: Vec<Server>,
-    sentinels: Vec<Server>,
+pub struct RedisSentinel {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
     master: usize,
 }
 
-impl Sentinel {
-    /// Started, the replica in step, and known to every sentinel as are the other sentinels.
+impl RedisSentinel {
+    /// Starts all five. The replica is synced then, and every sentinel knows the replica and the other sentinels.
     pub fn start() -> Self {
         let no_delay = ["--repl-diskless-sync-delay", "0"];
-        let master = Server::start(&no_delay);
+        let master = RedisServer::start(&no_delay);
         let port = master.port().to_string();
-        let replica = Plan::new().arguments(&no_delay);
+        let replica = ServerPlan::new().arguments(&no_delay);
         let replica = replica.arguments(&["--replicaof", "127.0.0.1", &port]);
         let servers = vec![master, replica.start()];
         let sentinels = (0..3).map(|_| sentinel(&port)).collect();
@@ -32,9 +33,9 @@ impl Sentinel {
             master: 0,
         };
         stores.wait_for_replica();
-        let knows = |sentinel: &Server, what: &str, count: &str| {
-            let told = sentinel.cli(&["SENTINEL", "MASTER", MASTER]);
-            let mut lines = told.lines();
+        let knows = |sentinel: &RedisServer, what: &str, count: &str| {
+            let answer = sentinel.cli(&["SENTINEL", "MASTER", MASTER]);
+            let mut lines = answer.lines();
             lines.any(|line| line == what) && lines.next() == Some(count)
         };
         until("sentinels that know each other", FAILOVER_WITHIN, || {
@@ -47,31 +48,31 @@ impl Sentinel {
     }
 
     fn wait_for_replica(&self) {
-        until("a replica in step", FAILOVER_WITHIN, || {
-            self.servers.iter().any(is_replica_in_step).then_some(())
+        until("a replica synced", FAILOVER_WITHIN, || {
+            self.servers.iter().any(is_synced_replica).then_some(())
         });
     }
 
-    /// The port of the master, as the sentinels that answer agree on it.
-    fn told_port(&self) -> Option<u16> {
-        let ask = |sentinel: &Server| {
-            let told = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
-            told.lines().nth(1)?.parse().ok()
+    /// The port of the master, if all sentinels agree on it.
+    fn master_port(&self) -> Option<u16> {
+        let ask = |sentinel: &RedisServer| {
+            let answer = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+            answer.lines().nth(1)?.parse().ok()
         };
-        let told: Vec<Option<u16>> = self.sentinels.iter().map(ask).collect();
-        let first = *told.first()?;
-        told.iter().all(|port| *port == first).then_some(first)?
+        let ports: Vec<Option<u16>> = self.sentinels.iter().map(ask).collect();
+        let first = *ports.first()?;
+        ports.iter().all(|port| *port == first).then_some(first)?
     }
 }
 
-impl Store for Sentinel {
+impl StoreUnderTest for RedisSentinel {
     fn section(&self) -> String {
-        let addresses: Vec<String> = self.sentinels.iter().map(Server::address).collect();
+        let addresses: Vec<String> = self.sentinels.iter().map(RedisServer::address).collect();
         let addresses = addresses.join(",");
         format!("url: \"redis://{addresses}\", topology: sentinel, master: {MASTER}")
     }
 
-    fn masters(&self) -> Vec<&Server> {
+    fn masters(&self) -> Vec<&RedisServer> {
         vec![&self.servers[self.master]]
     }
 
@@ -79,9 +80,9 @@ impl Store for Sentinel {
         let old = self.servers[self.master].port();
         self.servers[self.master].kill();
         let new = until("a new master", FAILOVER_WITHIN, || {
-            self.told_port().filter(|port| *port != old)
+            self.master_port().filter(|port| *port != old)
         });
-        let is_new = |server: &Server| server.port() == new;
+        let is_new = |server: &RedisServer| server.port() == new;
         self.master = self.servers.iter().position(is_new).expect("one of ours");
         until("the new master takes writes", FAILOVER_WITHIN, || {
             let info = self.servers[self.master].cli(&["INFO", "replication"]);
@@ -97,8 +98,8 @@ impl Store for Sentinel {
     }
 }
 
-fn sentinel(port: &str) -> Server {
-    let plan = Plan::bare();
+fn sentinel(port: &str) -> RedisServer {
+    let plan = ServerPlan::bare();
     let file = plan.folder().join("sentinel.conf");
     let text = format!(
         "port {}\nbind 127.0.0.1\ndir {}\n\

@@ -1,12 +1,12 @@
-//! A load of many keys and costs, something that goes wrong under it, and then the books.
+//! A load of many keys and costs, a disturbance meanwhile, and then the books.
 
-use super::books::{Loss, balance};
-use super::fleet::Fleet;
-use super::load::{Asked, Load, Running, Stream};
-use crate::redis::Store;
+use super::books::{AllowedLoss, balance};
+use super::load::{AnsweredCheck, CheckStream, FleetLoad, RunningLoad};
+use super::pods::SidecarFleet;
+use crate::stores::StoreUnderTest;
 
 const PODS: usize = 3;
-/// Keys that are over their limit, keys that nobody needs to hear of, and keys that are told all the same.
+/// Keys over their limit, keys that no pod needs to report, and keys that are reported all the same.
 const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
     - key: tight\n        rate_limit: 20/second burst 20\n      \
     - key: calm\n        rate_limit: 1000/second burst 1000\n      \
@@ -14,52 +14,52 @@ const RULES: &str = "  - domain: fleet\n    descriptors:\n      \
 const KEYS: u32 = 60;
 
 /// Random checks at three pods for so many seconds.
-fn load(seconds: f64, seed: u64) -> Load {
+fn load(seconds: f64, seed: u64) -> FleetLoad {
     let kinds = ["tight", "calm", "told"];
     let name = |key: u32| format!("{}=k{key}", kinds[key as usize % kinds.len()]);
     let keys = (0..KEYS).map(name).collect();
-    let stream = Stream {
+    let stream = CheckStream {
         rate: 600.0,
         shares: &[0.5, 0.3, 0.2],
         from: 0.0,
         to: seconds,
         seed,
     };
-    Load::new(PODS, keys).mixed(stream, |random| {
-        // A third of the checks goes to one key: that one is over its limit.
+    FleetLoad::new(PODS, keys).mixed(stream, |random| {
+        // Three of ten checks go to one key: that one is over its limit.
         let key = if random.unit() < 0.3 {
             0
         } else {
-            random.next() % u64::from(KEYS)
+            random.below(u64::from(KEYS))
         };
-        let cost = 1 + random.next() % 3;
+        let cost = 1 + random.below(3);
         (key as u32, cost as u32)
     })
 }
 
 /// Three sidecars on `section`, whatever stands between it and the store.
-pub fn fleet(section: &str) -> Fleet {
-    Fleet::sharing(PODS, section, RULES)
+pub fn fleet(section: &str) -> SidecarFleet {
+    SidecarFleet::sharing(PODS, section, RULES)
 }
 
-/// Asks for so many seconds.
-pub fn ask(fleet: &Fleet, seconds: f64, seed: u64) -> Vec<Asked> {
+/// Runs the load for so many seconds.
+pub fn ask(fleet: &SidecarFleet, seconds: f64, seed: u64) -> Vec<AnsweredCheck> {
     fleet.ask(load(seconds, seed)).finish()
 }
 
-/// Where something is to go wrong.
+/// What a disturbance acts on.
 #[derive(Debug)]
 pub struct Scene<'a, S> {
     pub store: &'a mut S,
-    pub fleet: &'a Fleet,
-    pub load: &'a Running,
+    pub fleet: &'a SidecarFleet,
+    pub load: &'a RunningLoad,
 }
 
-/// Asks for so many seconds while `disturb` does what it does, then waits until the books balance.
-pub fn conserve<S: Store>(
+/// Runs the load for so many seconds while `disturb` acts, then waits until the books balance.
+pub fn conserve<S: StoreUnderTest>(
     mut store: S,
     seconds: f64,
-    loss: Loss,
+    loss: AllowedLoss,
     disturb: impl FnOnce(&mut Scene<'_, S>),
 ) {
     let fleet = fleet(&store.section());

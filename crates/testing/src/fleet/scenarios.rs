@@ -1,17 +1,17 @@
-//! What a fleet has to hold, one function for each situation. They are told how long to run and give figures.
+//! What a fleet has to hold, one function for each situation. Each takes how long to run and returns figures.
 
-use super::figure::Figures;
-use super::fleet::{Fleet, rules};
-use super::judge::{Limit, judge, p99};
-use super::load::{Asked, Load, Random, Stream};
-use crate::redis::Store;
-use crate::redis::server::Server;
+use super::figure::FleetFigures;
+use super::judge::{JudgedLimit, judge, p99};
+use super::load::{AnsweredCheck, CheckStream, FleetLoad};
+use super::pods::{SidecarFleet, rules};
+use crate::random::Random;
+use crate::stores::{RedisServer, StoreUnderTest};
 
 /// Keys sent to the store, as the sidecars count them.
 const UPDATES: &str = "ratelimit_sync_keys_total";
 const EVEN: [f64; 3] = [1.0 / 3.0; 3];
 const ONE_HAS_MOST: [f64; 3] = [0.9, 0.05, 0.05];
-const HUNDRED: Limit = Limit {
+const HUNDRED: JudgedLimit = JudgedLimit {
     rate: 100.0,
     burst: 100.0,
 };
@@ -19,25 +19,32 @@ const HUNDRED: Limit = Limit {
 const LEARNT: f64 = 4.0;
 
 /// A fleet of three, and its store.
-fn three(limit: &str) -> (Server, Fleet) {
-    let store = Server::start(&[]);
-    let fleet = Fleet::sharing(3, &store.section(), &rules(limit));
+fn three(limit: &str) -> (RedisServer, SidecarFleet) {
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::sharing(3, &store.section(), &rules(limit));
     (store, fleet)
 }
 
 /// All figures of an overload that lasts for `seconds`.
-fn overload(name: &'static str, fleet: &Fleet, shares: &[f64], seconds: f64) -> Figures {
-    let stream = Stream {
+fn overload(
+    name: &'static str,
+    fleet: &SidecarFleet,
+    shares: &[f64],
+    seconds: f64,
+) -> FleetFigures {
+    let stream = CheckStream {
         rate: 1_000.0,
         shares,
         from: 0.0,
         to: seconds,
         seed: 1,
     };
-    let asked = fleet.ask(Load::one(shares.len()).stream(stream)).finish();
+    let asked = fleet
+        .ask(FleetLoad::one(shares.len()).stream(stream))
+        .finish();
     let verdict = judge(HUNDRED, &asked, seconds);
-    Figures::of(name)
-        .show("checks", verdict.asked as f64)
+    FleetFigures::of(name)
+        .show("checks", verdict.checks as f64)
         .show("admitted", verdict.admitted)
         .most(
             "admitted against burst + r·t, % off",
@@ -58,13 +65,13 @@ fn overload(name: &'static str, fleet: &Fleet, shares: &[f64], seconds: f64) -> 
 }
 
 /// Ten times the limit, spread evenly.
-pub fn spread_evenly(seconds: f64) -> Figures {
+pub fn spread_evenly(seconds: f64) -> FleetFigures {
     let (_store, fleet) = three("100/second burst 100");
     overload("a: 100/s, 10× overload, even", &fleet, &EVEN, seconds)
 }
 
 /// Ten times the limit, nine tenths of it at one pod.
-pub fn spread_unevenly(seconds: f64) -> Figures {
+pub fn spread_unevenly(seconds: f64) -> FleetFigures {
     let (_store, fleet) = three("100/second burst 100");
     overload(
         "b: 100/s, 10× overload, one has 90 %",
@@ -74,9 +81,9 @@ pub fn spread_unevenly(seconds: f64) -> Figures {
     )
 }
 
-/// The first of these without a store: what the judge has to find.
-pub fn without_sync(seconds: f64) -> Figures {
-    let fleet = Fleet::apart(3, &rules("100/second burst 100"));
+/// The first scenario without a store: the judge has to find it wrong.
+pub fn without_sync(seconds: f64) -> FleetFigures {
+    let fleet = SidecarFleet::apart(3, &rules("100/second burst 100"));
     overload(
         "100/s, 10× overload, even, no store",
         &fleet,
@@ -85,26 +92,26 @@ pub fn without_sync(seconds: f64) -> Figures {
     )
 }
 
-/// One sidecar is exact: what is still off is the harness's own.
-pub fn alone(seconds: f64) -> Figures {
-    let fleet = Fleet::apart(1, &rules("100/second burst 100"));
+/// One sidecar is exact: what is still off is an error of the measurement.
+pub fn alone(seconds: f64) -> FleetFigures {
+    let fleet = SidecarFleet::apart(1, &rules("100/second burst 100"));
     overload("100/s, 10× overload, one sidecar", &fleet, &[1.0], seconds)
 }
 
 /// Less than the limit: nothing is denied.
-pub fn below_the_limit(seconds: f64) -> Figures {
+pub fn below_the_limit(seconds: f64) -> FleetFigures {
     let (_store, fleet) = three("100/second burst 100");
-    let stream = Stream {
+    let stream = CheckStream {
         rate: 90.0,
         shares: &EVEN,
         from: 0.0,
         to: seconds,
         seed: 3,
     };
-    let asked = fleet.ask(Load::one(3).stream(stream)).finish();
+    let asked = fleet.ask(FleetLoad::one(3).stream(stream)).finish();
     let verdict = judge(HUNDRED, &asked, seconds);
-    Figures::of("c: 100/s at 90 % load")
-        .show("checks", verdict.asked as f64)
+    FleetFigures::of("c: 100/s at 90 % load")
+        .show("checks", verdict.checks as f64)
         .most(
             "denied beyond an exact limiter",
             verdict.denied_beyond(),
@@ -113,13 +120,13 @@ pub fn below_the_limit(seconds: f64) -> Figures {
 }
 
 /// A low limit asked all the time. The next cell comes back after 12 s: until then the key costs the store nothing.
-pub fn low_limit(seconds: f64) -> Figures {
+pub fn low_limit(seconds: f64) -> FleetFigures {
     let (store, fleet) = three("5/minute burst 5");
-    let limit = Limit {
+    let limit = JudgedLimit {
         rate: 5.0 / 60.0,
         burst: 5.0,
     };
-    let stream = Stream {
+    let stream = CheckStream {
         rate: 200.0,
         shares: &EVEN,
         from: 0.0,
@@ -127,7 +134,7 @@ pub fn low_limit(seconds: f64) -> Figures {
         seed: 4,
     };
     let (updates, calls) = (fleet.sum(UPDATES), store.calls("evalsha"));
-    let running = fleet.ask(Load::one(3).stream(stream));
+    let running = fleet.ask(FleetLoad::one(3).stream(stream));
     running.reach(3.0);
     let begun = fleet.sum(UPDATES);
     running.reach(11.0);
@@ -135,15 +142,15 @@ pub fn low_limit(seconds: f64) -> Figures {
     let asked = running.finish();
     let verdict = judge(limit, &asked, seconds);
     let calls = store.calls("evalsha") - calls;
-    Figures::of("d: 5/min asked 200/s")
-        .show("checks", verdict.asked as f64)
+    FleetFigures::of("d: 5/min asked 200/s")
+        .show("checks", verdict.checks as f64)
         .show("admitted", verdict.admitted)
         .most(
             "cells over",
             verdict.overshoot.max(verdict.admitted - verdict.exact),
             2.0,
         )
-        // One read per pod and lock-out.
+        // Each pod reads a locked-out key once.
         .most("key updates while mitigated (8 s)", mitigated, 3.0)
         .show(
             "key updates over the run",
@@ -156,26 +163,26 @@ pub fn low_limit(seconds: f64) -> Figures {
 }
 
 /// The store is gone for ten seconds under three times the limit, and comes back when the load has become 80 % of it.
-pub fn outage(before: f64, after: f64) -> Figures {
+pub fn outage(before: f64, after: f64) -> FleetFigures {
     let (mut store, fleet) = three("100/second burst 100");
     let (gone, back) = (LEARNT + before, LEARNT + before + 10.0);
     // The load falls while the store is away, so that there is room when it returns.
     let (falls, end) = (back - 2.0, back + after);
-    let high = Stream {
+    let high = CheckStream {
         rate: 300.0,
         shares: &EVEN,
         from: 0.0,
         to: falls,
         seed: 5,
     };
-    let low = Stream {
+    let low = CheckStream {
         rate: 80.0,
         from: falls,
         to: end,
         seed: 6,
         ..high
     };
-    let running = fleet.ask(Load::one(3).stream(high).stream(low));
+    let running = fleet.ask(FleetLoad::one(3).stream(high).stream(low));
     running.reach(gone);
     store.kill();
     let gone = running.seconds();
@@ -192,7 +199,7 @@ pub fn outage(before: f64, after: f64) -> Figures {
     let until = |end: f64| judge(HUNDRED, between(&asked, 0.0, end), end);
     let whole = until(end);
     let false_denials = whole.false_denials - until(back).false_denials;
-    Figures::of("e: store killed for 10 s")
+    FleetFigures::of("e: store killed for 10 s")
         .show("p99 while healthy, µs", p99(healthy))
         .show(
             "p99 while it is gone, µs",
@@ -212,17 +219,17 @@ pub fn outage(before: f64, after: f64) -> Figures {
         )
 }
 
-/// What a key costs the store: updates per 1,000 checks of one at 1,000/s.
-fn cost(name: &'static str, rate: f64, seconds: f64, target: f64) -> Figures {
+/// What a key costs the store: key updates per 1,000 checks, under a limit of 1,000/s.
+fn cost(name: &'static str, rate: f64, seconds: f64, target: f64) -> FleetFigures {
     let (_store, fleet) = three("1000/second burst 1000");
-    let stream = Stream {
+    let stream = CheckStream {
         rate,
         shares: &EVEN,
         from: 0.0,
         to: LEARNT + seconds,
         seed: 7,
     };
-    let running = fleet.ask(Load::one(3).stream(stream));
+    let running = fleet.ask(FleetLoad::one(3).stream(stream));
     running.reach(LEARNT);
     let (begun, from) = (fleet.sum(UPDATES), running.seconds());
     running.reach(LEARNT + seconds);
@@ -230,18 +237,18 @@ fn cost(name: &'static str, rate: f64, seconds: f64, target: f64) -> Figures {
     let asked = running.finish();
     let thousands = between(&asked, from, to).len() as f64 / 1_000.0;
     let per_thousand = updates.map(|updates| updates / thousands);
-    Figures::of(name).most("key updates per 1,000 checks", per_thousand, target)
+    FleetFigures::of(name).most("key updates per 1,000 checks", per_thousand, target)
 }
 
-pub fn cost_of_overload(seconds: f64) -> Figures {
+pub fn cost_of_overload(seconds: f64) -> FleetFigures {
     cost("f: 1000/s, 5× overload", 5_000.0, seconds, 10.0)
 }
 
-pub fn cost_of_even_use(seconds: f64) -> Figures {
+pub fn cost_of_even_use(seconds: f64) -> FleetFigures {
     cost("f: 1000/s used evenly at 500/s", 500.0, seconds, 0.0)
 }
 
-/// How much of that is waking up depends on the machine.
+/// A figure that depends on the machine: much of it is the cost of waking up.
 pub const REDIS_CPU: &str = "Redis CPU, µs a check";
 const HOT_KEYS: u32 = 5_000;
 /// Four of five keys have a wide limit, which only the hottest reach; the fifth has a narrow one, as for a login, which
@@ -250,9 +257,9 @@ const MIXED: &str = "  - domain: fleet\n    descriptors:\n      - key: wide\n   
     rate_limit: 100/second burst 100\n      - key: narrow\n        rate_limit: 5/minute burst 5";
 
 /// What a mixed load of many keys costs Redis: time on the processor per check, above that of an idle fleet.
-pub fn cost_of_many_keys(seconds: f64) -> Figures {
-    let store = Server::start(&[]);
-    let fleet = Fleet::sharing(3, &store.section(), MIXED);
+pub fn cost_of_many_keys(seconds: f64) -> FleetFigures {
+    let store = RedisServer::start(&[]);
+    let fleet = SidecarFleet::sharing(3, &store.section(), MIXED);
     let name = |key: u32| {
         format!(
             "{}=k{key}",
@@ -265,14 +272,14 @@ pub fn cost_of_many_keys(seconds: f64) -> Figures {
     };
     let keys: Vec<String> = (0..HOT_KEYS).map(name).collect();
     let zipf = Zipf::new(HOT_KEYS);
-    let stream = Stream {
+    let stream = CheckStream {
         rate: 15_000.0,
         shares: &EVEN,
         from: seconds,
         to: 2.0 * seconds,
         seed: 8,
     };
-    let load = Load::new(3, keys).mixed(stream, |random| (zipf.pick(random), 1));
+    let load = FleetLoad::new(3, keys).mixed(stream, |random| (zipf.pick(random), 1));
     let running = fleet.ask(load);
     let (idle, updates) = (processor(&store), fleet.sum(UPDATES));
     running.reach(seconds);
@@ -281,11 +288,11 @@ pub fn cost_of_many_keys(seconds: f64) -> Figures {
     let (ended, updates) = (processor(&store), since(updates, fleet.sum(UPDATES)));
     let asked = running.finish();
     let micros = ((ended - begun) - (begun - idle)).max(0.0) * 1e6;
-    // A store that nobody calls is no measure.
+    // Without a call there is nothing to measure.
     let called = store.calls("evalsha") > 0;
     let denied = asked.iter().filter(|check| !check.allowed()).count();
     let checks = asked.len() as f64;
-    Figures::of("f: 5,000 hot keys, mixed limits")
+    FleetFigures::of("f: 5,000 hot keys, mixed limits")
         .show("checks", checks)
         .show("denied, %", denied as f64 / checks * 100.0)
         .most(REDIS_CPU, called.then_some(micros / checks), 0.5)
@@ -297,7 +304,7 @@ pub fn cost_of_many_keys(seconds: f64) -> Figures {
 }
 
 /// Seconds that Redis has had on a processor.
-fn processor(store: &Server) -> f64 {
+fn processor(store: &RedisServer) -> f64 {
     store.info("cpu", "used_cpu_user") + store.info("cpu", "used_cpu_sys")
 }
 
@@ -327,7 +334,7 @@ fn since(before: Option<f64>, after: Option<f64>) -> Option<f64> {
 }
 
 /// Those that were asked from one second to another.
-fn between(asked: &[Asked], from: f64, to: f64) -> &[Asked] {
+fn between(asked: &[AnsweredCheck], from: f64, to: f64) -> &[AnsweredCheck] {
     let first = asked.partition_point(|check| check.seconds() < from);
     let last = asked.partition_point(|check| check.seconds() < to);
     &asked[first..last.max(first)]
