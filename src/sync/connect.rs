@@ -28,7 +28,7 @@ use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use super::sentinel;
 use super::stream::Bounded;
-use tidegate_config::{Tls, Topology};
+use tidegate_config::{TlsSettings, Topology};
 
 /// The longest answer to a call: the map of a cluster whose slots are scattered. Ours are a few kilobytes.
 const REPLY_BYTES_MAX: usize = 4 << 20;
@@ -115,7 +115,7 @@ impl Connector {
     pub(super) fn new(
         target: &Target,
         password_file: Option<&Path>,
-        tls: &Tls,
+        tls: &TlsSettings,
         timeout: Duration,
     ) -> Result<Self, StoreSetupError> {
         let password = match password_file {
@@ -217,7 +217,7 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
 }
 
 /// What speaks TLS with the certificates of these files.
-fn certified(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
+fn certified(tls: &TlsSettings) -> Result<TlsConnector, StoreSetupError> {
     let ca = match &tls.ca_file {
         Some(path) => Some(read("tls.ca_file", path)?),
         None => None,

@@ -62,7 +62,7 @@ pub struct Driver {
 
 impl Driver {
     /// Whether there can be rounds with this store: reads the files that its settings name, and asks nobody.
-    pub fn check(store: &tidegate_config::Store) -> Result<(), StartError> {
+    pub fn check(store: &tidegate_config::StoreSettings) -> Result<(), StartError> {
         Store::new(store, 0)?;
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Driver {
     /// Starts the rounds of this pod with the store of `config`.
     pub fn start(
         config: &Config,
-        store: &tidegate_config::Store,
+        store: &tidegate_config::StoreSettings,
         incarnation: u128,
         (engine, telemetry): (Arc<Engine>, Arc<Telemetry>),
     ) -> Result<Self, StartError> {

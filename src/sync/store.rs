@@ -50,7 +50,7 @@ impl fmt::Debug for Store {
 impl Store {
     /// The store that `settings` name, for the pod of this incarnation. Reads the files they name; asks nobody.
     pub fn new(
-        settings: &tidegate_config::Store,
+        settings: &tidegate_config::StoreSettings,
         incarnation: u128,
     ) -> Result<Self, StoreSetupError> {
         let port = match settings.topology {
