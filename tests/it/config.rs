@@ -416,10 +416,7 @@ fn what_is_not_read_of_rules_dir_is_told() {
     let expected = [
         told(".git", "its name begins with a dot"),
         told(".hidden.yaml", "its name begins with a dot"),
-        told(
-            "a.yaml~",
-            "its name ends in ~, as an editor's backup does",
-        ),
+        told("a.yaml~", "its name ends in ~, as an editor's backup does"),
         told("link", "it is a link to a folder"),
         told("s.sock", "it is not a regular file"),
     ];
