@@ -13,7 +13,7 @@ use tidegate_core::pure::sync::{
 };
 use tidegate_core::pure::{Cells, Span};
 
-use crate::model::{Kept, KeptRecord, Model};
+use crate::model::{StoreModel, StoredRecord, StoredValue};
 use crate::random::Random;
 use crate::server::Server;
 
@@ -43,7 +43,7 @@ fn script(body: &str) -> String {
 struct History {
     seed: u64,
     random: Random,
-    model: Model,
+    model: StoreModel,
     lane: Lane,
     /// Each with the terms before and after a reload.
     keys: Vec<(StoreKey, [Terms; 2])>,
@@ -60,8 +60,8 @@ enum Expected {
     Reply(Call, tidegate_core::pure::sync::Reply),
     GivenBack(Terms, StoreState),
     News(Vec<News>),
-    Key(Family, Option<Kept>),
-    Record(Option<KeptRecord>),
+    Key(Family, Option<StoredValue>),
+    Record(Option<StoredRecord>),
 }
 
 impl History {
@@ -89,7 +89,7 @@ impl History {
         let mut history = Self {
             seed,
             random,
-            model: Model::default(),
+            model: StoreModel::default(),
             lane,
             keys,
             now,
@@ -270,17 +270,19 @@ impl History {
         put.arg(&name).arg(bytes.as_deref().unwrap_or(b"item"));
         self.expect(put, Expected::Anything);
         if of_record {
-            let kept = bytes.map_or(KeptRecord::Poison, |bytes| KeptRecord::of_bytes(&bytes));
+            let kept = bytes.map_or(StoredRecord::Poison, |bytes| StoredRecord::of_bytes(&bytes));
             self.model.records.insert((self.lane, incarnation), kept);
         } else {
-            let kept = bytes.map_or(Kept::Poison, |bytes| Kept::of_bytes(key.family, &bytes));
+            let kept = bytes.map_or(StoredValue::Poison, |bytes| {
+                StoredValue::of_bytes(key.family, &bytes)
+            });
             self.model.keys.insert(key, kept);
         }
         // What a pod believes of its record is settled by the next answer.
         let record = self.model.records.get(&(self.lane, incarnation));
         let sequence = match record {
-            Some(KeptRecord::Record(record)) => record.sequence,
-            Some(KeptRecord::Poison) | None => 0,
+            Some(StoredRecord::Record(record)) => record.sequence,
+            Some(StoredRecord::Poison) | None => 0,
         };
         self.sequences.insert(incarnation, sequence);
     }
@@ -355,14 +357,14 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
         }
         // A value of another type reads as none.
         Expected::Key(family, kept) => {
-            match single(value).map(|bytes| Kept::of_bytes(*family, bytes)) {
-                None if matches!(kept, None | Some(Kept::Poison)) => return Ok(()),
+            match single(value).map(|bytes| StoredValue::of_bytes(*family, bytes)) {
+                None if matches!(kept, None | Some(StoredValue::Poison)) => return Ok(()),
                 found if found == *kept => return Ok(()),
                 found => format!("{found:?}"),
             }
         }
-        Expected::Record(kept) => match single(value).map(KeptRecord::of_bytes) {
-            None if matches!(kept, None | Some(KeptRecord::Poison)) => return Ok(()),
+        Expected::Record(kept) => match single(value).map(StoredRecord::of_bytes) {
+            None if matches!(kept, None | Some(StoredRecord::Poison)) => return Ok(()),
             found if found == *kept => return Ok(()),
             found => format!("{found:?}"),
         },

@@ -19,7 +19,7 @@ mod server;
 mod asks;
 mod failures;
 mod histories;
-#[path = "../../simulations/src/store/model.rs"]
+#[path = "../../simulations/src/store/model/mod.rs"]
 mod model;
 mod random;
 mod scripted;
