@@ -190,23 +190,13 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
                 out,
             },
         ),
-        SimCommand::All { options, long } => {
-            let mut scenarios = Scenario::shipped()?;
-            scenarios.retain(|scenario| long || !scenario.long);
-            let seeds = |scenario: &Scenario| {
-                let first = 1..=options.seeds.unwrap_or(scenario.seeds);
-                first.chain(regressions::of(&scenario.name)).collect()
-            };
-            hold(
-                &scenarios,
-                Contender::Tidegate(None),
-                &seeds,
-                Output {
-                    options: &options,
-                    out,
-                },
-            )
-        }
+        SimCommand::All { options, long } => run_shipped(
+            long,
+            Output {
+                options: &options,
+                out,
+            },
+        ),
         SimCommand::List => {
             for scenario in Scenario::shipped()? {
                 say(out, &format!("{:28} {}\n", scenario.name, scenario.why))?;
@@ -214,6 +204,18 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
             Ok(true)
         }
     }
+}
+
+/// Runs the shipped scenarios over their seeds and the seeds that once failed.
+fn run_shipped<W: Write>(long: bool, output: Output<'_, W>) -> Result<bool, CliError> {
+    let mut scenarios = Scenario::shipped()?;
+    scenarios.retain(|scenario| long || !scenario.long);
+    let options = output.options;
+    let seeds = |scenario: &Scenario| {
+        let first = 1..=options.seeds.unwrap_or(scenario.seeds);
+        first.chain(regressions::of(&scenario.name)).collect()
+    };
+    hold(&scenarios, Contender::Tidegate(None), &seeds, output)
 }
 
 fn load(names: &[String]) -> Result<Vec<Scenario>, CliError> {
