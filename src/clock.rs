@@ -1,10 +1,9 @@
-//! The only reader of time.
+//! The clock of the process. Nothing else reads the time.
 //!
-//! Every clock of a process shares one time line: nanoseconds that never go back for a thread, even where the
-//! processor's counter does when the thread moves to another core. How fast that counter runs is measured at the start,
-//! and not exactly: 100 millionths and more are seen. So [`Clock::align`] puts the line right from time to time by the
-//! system's clock, which is the one that clients wait by. The calendar is kept as a distance to the line and put right
-//! alike, so that windows stay aligned.
+//! The process has one time line: nanoseconds that never go back for a thread, even if the processor's counter does when
+//! the thread moves to another core. The counter's speed is measured at the start, with an error of 100 millionths and
+//! more. So [`Clock::align`] corrects the line from time to time by the system's clock, which is the clock that clients
+//! wait by. The calendar is stored as a distance to the line and corrected in the same way, so that windows stay aligned.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -13,42 +12,42 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidegate_core::pure::{Moment, Nanos, Span};
 
-/// The line does not start at zero: a bucket's first point lies in its past.
+/// The line's first point. It is not zero, because a bucket's first point lies in the past.
 const FIRST: Span = Span::seconds(1);
 
-static LINE: OnceLock<Line> = OnceLock::new();
+static TIMELINE: OnceLock<TimeLine> = OnceLock::new();
 
 thread_local! {
     static LATEST: Cell<u64> = const { Cell::new(0) };
 }
 
 #[derive(Debug)]
-struct Line {
+struct TimeLine {
     counter: quanta::Clock,
     start: u64,
-    /// When it started, by the system's clock.
+    /// Its start on the system's clock.
     started: Instant,
-    /// What the counter has lost of the system's clock since the start, in nanoseconds.
+    /// The nanoseconds by which the counter is behind the system's clock since the start.
     lost: AtomicI64,
     /// The Unix time of the line's zero, in nanoseconds.
     epoch: AtomicU64,
 }
 
-/// Tells the time.
+/// The clock of this process.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(&'static Line);
+pub struct Clock(&'static TimeLine);
 
 impl Clock {
     /// The clock of this process.
     pub fn get() -> Self {
-        Self(LINE.get_or_init(|| {
-            let line = Line::of(quanta::Clock::new());
-            line.align();
-            line
+        Self(TIMELINE.get_or_init(|| {
+            let timeline = TimeLine::of(quanta::Clock::new());
+            timeline.align();
+            timeline
         }))
     }
 
-    /// Now, on the line and by the calendar.
+    /// The current time on the line and on the calendar.
     pub fn moment(self) -> Moment {
         let now = self.0.now();
         // Ordering: Relaxed. One word, and any recent value will do.
@@ -61,23 +60,23 @@ impl Clock {
         }
     }
 
-    /// How long ago `earlier` was.
+    /// The time since `earlier`.
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.now().since(earlier).get())
     }
 
-    /// Now, by the calendar.
+    /// The current time on the calendar.
     pub fn calendar(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_nanos(self.moment().unix.get())
     }
 
-    /// Puts the line and the calendar right: they drift from the system's clock, and the calendar may have been set.
+    /// Corrects the line and the calendar: they drift from the system's clock, and the calendar may have been set.
     pub fn align(self) {
         self.0.align();
     }
 }
 
-impl Line {
+impl TimeLine {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
     fn of(counter: quanta::Clock) -> Self {
         Self {
@@ -104,7 +103,7 @@ impl Line {
         })
     }
 
-    /// Brings the line to where the system's clock is, which has run for `elapsed`.
+    /// Moves the line to the system's clock, which has run for `elapsed`.
     fn follow(&self, elapsed: Duration) {
         let elapsed = i64::try_from(elapsed.as_nanos()).unwrap_or(i64::MAX);
         let passed = i64::try_from(self.passed()).unwrap_or(i64::MAX);
@@ -133,13 +132,15 @@ mod tests {
     fn the_line_follows_the_systems_clock() {
         for (counted_ms, passed_ms) in [(9_990, 10_000), (10_010, 10_000)] {
             let (counter, mock) = quanta::Clock::mock();
-            let line = Line::of(counter);
+            let timeline = TimeLine::of(counter);
             mock.increment(Duration::from_millis(counted_ms));
-            line.follow(Duration::from_millis(passed_ms));
+            timeline.follow(Duration::from_millis(passed_ms));
             mock.increment(Duration::from_secs(1));
             let expected = FIRST.get() + (passed_ms + 1_000) * 1_000_000;
             // On a thread of its own, which has not seen another line.
-            let now = std::thread::spawn(move || line.now().get()).join().unwrap();
+            let now = std::thread::spawn(move || timeline.now().get())
+                .join()
+                .unwrap();
             assert_eq!(now, expected, "{counted_ms} ms counted of {passed_ms}");
         }
     }

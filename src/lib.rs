@@ -1,7 +1,7 @@
 //! tidegate: a rate-limit sidecar that decides from its own memory.
 //!
-//! Three rings, dependencies point inward only: [`pure`] values and functions, [`engine`] shared memory, and the shell
-//! around them. ARCHITECTURE.md has the map and the invariants.
+//! This crate is the daemon around `tidegate_core`: it reads bytes, clocks and files, and the core decides.
+//! ARCHITECTURE.md has the map and the invariants.
 
 pub mod clock;
 pub mod telemetry;

@@ -1,8 +1,8 @@
 //! Hot reload: notices that the configuration changed, and puts its rules in force.
 //!
-//! Two ways to notice, because each alone misses something: the system tells of changes in the folders (editors that
-//! write in place or rename, a ConfigMap's `..data` swap), and a poll compares what the files hold. A bad file changes
-//! nothing: the running rules stay, the faults are logged, counted and shown.
+//! It notices a change in two ways, because each alone misses something: the system reports changes in the folders
+//! (editors that write in place or rename, a ConfigMap's `..data` swap), and a poll compares the content of the files. A
+//! bad file changes nothing: the running rules stay, the faults are logged, counted and shown.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
@@ -19,42 +19,41 @@ use crate::telemetry::{RELOADS, Telemetry};
 use tidegate_config::{self, Config};
 use tidegate_core::engine::Engine;
 
-/// How often the files are compared, told or not.
+/// The time between two comparisons of the files.
 const POLL_EVERY: Duration = Duration::from_secs(2);
-/// How long the files must stay the same before they are read: whoever writes them may not be done.
+/// How long the files must stay the same before they are read: their writer may not be done.
 const SETTLE: Duration = Duration::from_millis(100);
-/// After so long a file that never rests is read anyway.
+/// After so many changes in a row, the files are read anyway.
 const SETTLE_ROUNDS_MAX: usize = 20;
 
-/// What is shown when a fault of ours ended an attempt.
-const PANICKED: &str =
-    "tidegate failed by a fault of its own while it read the configuration; the log tells where";
+/// The fault that is shown after a panic.
+const PANICKED: &str = "tidegate panicked while it read the configuration; the log says where";
 
 /// Why to look at the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Something changed in a watched folder.
     Changed,
-    /// Somebody asked (SIGHUP).
-    Asked,
+    /// Somebody sent SIGHUP.
+    Requested,
     /// The daemon ends.
     Stop,
 }
 
-/// Looks a variable of the configuration up: a flag, or the process's environment.
+/// Looks up a variable of the configuration: a flag, or the process's environment.
 pub type Variables = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// Reads the configuration again when it changes.
 pub struct Reloader {
     /// The configuration file.
     pub path: PathBuf,
-    /// What the daemon was started with: what of it a reload cannot change is compared with this.
+    /// The configuration at the start. Sections that need a restart are compared with it.
     pub started_with: Config,
-    /// Where the rules go.
+    /// The engine that gets the rules.
     pub engine: Arc<Engine>,
-    /// Where it is counted.
+    /// The metrics that count reloads.
     pub telemetry: Arc<Telemetry>,
-    /// Where it is shown.
+    /// The state that the admin API shows.
     pub status: Arc<Status>,
     /// Variables for the configuration.
     pub variables: Variables,
@@ -62,16 +61,16 @@ pub struct Reloader {
 
 /// A running reloader.
 #[derive(Debug)]
-pub struct Handle {
+pub struct ReloadHandle {
     wake: Sender<Wake>,
     thread: std::thread::JoinHandle<()>,
 }
 
-impl Handle {
-    /// Reads the configuration again now.
-    pub fn ask(&self) {
-        // It fails only if the thread is gone, which it is only after `stop`.
-        let _ = self.wake.send(Wake::Asked);
+impl ReloadHandle {
+    /// Requests a reload now.
+    pub fn request(&self) {
+        // It fails only if the thread has ended, which happens only after `stop`.
+        let _ = self.wake.send(Wake::Requested);
     }
 
     /// Ends the thread and waits for it.
@@ -82,58 +81,59 @@ impl Handle {
 }
 
 impl Reloader {
-    /// Starts watching, in a thread of its own: files are read without holding up anything.
-    pub fn start(self) -> std::io::Result<Handle> {
-        let (wake, woken) = mpsc::channel();
-        let told = wake.clone();
+    /// Starts a thread that watches and reads the files, so that nothing waits for them.
+    pub fn start(self) -> std::io::Result<ReloadHandle> {
+        let (wake, receiver) = mpsc::channel();
+        let sender = wake.clone();
         let thread = std::thread::Builder::new()
             .name("reload".to_owned())
-            .spawn(move || self.run_on(&woken, &told))?;
-        Ok(Handle { wake, thread })
+            .spawn(move || self.run_on(&receiver, &sender))?;
+        Ok(ReloadHandle { wake, thread })
     }
 
-    /// Runs until it is told to stop. A fault of ours ends one attempt, which counts as refused, and not the reloads.
-    fn run_on(&self, woken: &Receiver<Wake>, told: &Sender<Wake>) {
-        while panic::catch_unwind(AssertUnwindSafe(|| self.run(woken, told))).is_err() {
+    /// Runs until [`Wake::Stop`]. A panic ends one attempt, which counts as refused; later reloads go on.
+    fn run_on(&self, receiver: &Receiver<Wake>, sender: &Sender<Wake>) {
+        while panic::catch_unwind(AssertUnwindSafe(|| self.run(receiver, sender))).is_err() {
             self.telemetry.restarted("reload");
             self.telemetry.refused();
             self.status.configuration().faults = vec![PANICKED.to_owned()];
         }
     }
 
-    fn run(&self, woken: &Receiver<Wake>, told: &Sender<Wake>) {
+    fn run(&self, receiver: &Receiver<Wake>, sender: &Sender<Wake>) {
         let mut sources = self.started_with.sources.clone();
         let mut seen = self.started_with.hash;
-        let mut watch = Watch::of(&sources, told);
+        let mut watch = FolderWatch::of(&sources, sender);
         loop {
-            let wake = match woken.recv_timeout(POLL_EVERY) {
+            let wake = match receiver.recv_timeout(POLL_EVERY) {
                 Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(wake) => wake,
                 Err(RecvTimeoutError::Timeout) => Wake::Changed,
             };
             let now = tidegate_config::fingerprint(&sources);
-            if now == seen && wake != Wake::Asked {
+            if now == seen && wake != Wake::Requested {
                 continue;
             }
-            let Some(now) = settled(now, woken, &sources) else {
+            let Some(now) = settled(now, receiver, &sources) else {
                 return;
             };
-            // A file that changed since this fingerprint or since the reading is read again by the next poll.
+            // If a file changed since this fingerprint or during the reading, the next poll reads it again.
             match self.attempt() {
                 Ok((read, hash)) => (sources, seen) = (read, hash),
                 Err(read) => {
                     seen = now;
-                    // What a broken file no longer names is watched on: it does not count as a change.
+                    // Keep watching sources that a broken file no longer names: their absence is not a change.
                     if read.iter().any(|source| !sources.contains(source)) {
                         sources = read;
                     }
                 }
             }
-            watch = watch.moved_to(&sources, told);
+            watch = watch.moved_to(&sources, sender);
         }
     }
 
-    /// Reads the configuration and puts it in force if it is sound. Answers what was read: then with its fingerprint.
+    /// Reads the configuration and puts it in force if it has no faults. Returns the sources; on success with their
+    /// fingerprint.
     fn attempt(&self) -> Result<(Vec<PathBuf>, u64), Vec<PathBuf>> {
         match tidegate_config::load(&self.path, &*self.variables) {
             Ok(config) => {
@@ -162,7 +162,7 @@ impl Reloader {
             info!("configuration unchanged");
             return;
         }
-        self.say_what_needs_a_restart(&config);
+        self.warn_of_restart(&config);
         for warning in &config.warnings {
             warn!(%warning, "configuration");
         }
@@ -178,7 +178,7 @@ impl Reloader {
         info!(rules, version = snapshot.version(), "configuration applied");
     }
 
-    fn say_what_needs_a_restart(&self, config: &Config) {
+    fn warn_of_restart(&self, config: &Config) {
         let before = &self.started_with;
         let changed = [
             ("listen", before.listen != config.listen),
@@ -200,10 +200,10 @@ impl Reloader {
     }
 }
 
-/// Waits until the files hold still. `None` if it is time to stop.
-fn settled(mut seen: u64, woken: &Receiver<Wake>, sources: &[PathBuf]) -> Option<u64> {
+/// Waits until the files stay the same. `None` if it is time to stop.
+fn settled(mut seen: u64, receiver: &Receiver<Wake>, sources: &[PathBuf]) -> Option<u64> {
     for _ in 0..SETTLE_ROUNDS_MAX {
-        pause(woken)?;
+        pause(receiver)?;
         let now = tidegate_config::fingerprint(sources);
         if now == seen {
             break;
@@ -213,37 +213,37 @@ fn settled(mut seen: u64, woken: &Receiver<Wake>, sources: &[PathBuf]) -> Option
     Some(seen)
 }
 
-/// Lets [`SETTLE`] pass. What is told meanwhile does not make it longer: the folder may hold a file that somebody else
-/// writes all the time. `None` if it is time to stop.
-fn pause(woken: &Receiver<Wake>) -> Option<()> {
+/// Waits for [`SETTLE`]. Further changes do not extend the wait: somebody may write another file in the folder all the
+/// time. `None` if it is time to stop.
+fn pause(receiver: &Receiver<Wake>) -> Option<()> {
     let clock = Clock::get();
     let begun = clock.moment().now;
     while let Some(left) = SETTLE.checked_sub(clock.since(begun)) {
-        match woken.recv_timeout(left) {
+        match receiver.recv_timeout(left) {
             Ok(Wake::Stop) | Err(RecvTimeoutError::Disconnected) => return None,
-            Ok(Wake::Changed | Wake::Asked) => {}
+            Ok(Wake::Changed | Wake::Requested) => {}
             Err(RecvTimeoutError::Timeout) => break,
         }
     }
     Some(())
 }
 
-/// The folders that are watched.
-struct Watch {
+/// The watched folders.
+struct FolderWatch {
     folders: Vec<PathBuf>,
-    /// Watches as long as it lives.
+    /// Watches until it is dropped.
     _watcher: Option<RecommendedWatcher>,
 }
 
-impl Watch {
-    /// Watches the folders of `sources`. Where the system cannot, the poll alone has to do.
-    fn of(sources: &[PathBuf], told: &Sender<Wake>) -> Self {
+impl FolderWatch {
+    /// Watches the folders of `sources`. Where the system cannot watch, only the poll is left.
+    fn of(sources: &[PathBuf], sender: &Sender<Wake>) -> Self {
         let folders = folders(sources);
-        let told = told.clone();
+        let sender = sender.clone();
         let changed = move |event: notify::Result<notify::Event>| {
-            // Reading a file is told of too, and we read them: only what is not a reading counts.
+            // The system also reports reads, including our own; they are not changes.
             if event.map_or(true, |event| !event.kind.is_access()) {
-                let _ = told.send(Wake::Changed);
+                let _ = sender.send(Wake::Changed);
             }
         };
         let watcher = notify::recommended_watcher(changed).and_then(|mut watcher| {
@@ -253,7 +253,7 @@ impl Watch {
             Ok(watcher)
         });
         if let Err(error) = &watcher {
-            info!(%error, "the system does not tell of changes, so the files are compared every 2 s");
+            info!(%error, "the system cannot watch the folders, so only the poll every 2 s finds changes");
         }
         Self {
             folders,
@@ -261,10 +261,10 @@ impl Watch {
         }
     }
 
-    fn moved_to(self, sources: &[PathBuf], told: &Sender<Wake>) -> Self {
+    fn moved_to(self, sources: &[PathBuf], sender: &Sender<Wake>) -> Self {
         match folders(sources) == self.folders {
             true => self,
-            false => Self::of(sources, told),
+            false => Self::of(sources, sender),
         }
     }
 }

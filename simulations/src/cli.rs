@@ -11,17 +11,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::baselines::Baseline;
 use crate::regressions;
 use crate::report::{self, CostPoint, PolicyRow, ReportSection};
-use crate::run::{Job, Outcome, Who, run_all};
+use crate::run::{Contender, RunJob, RunOutcome, run_all};
 use crate::scenario::{Figure, Scenario, ScenarioError};
-use crate::store::Without;
+use crate::store::Ablation;
 use crate::sweep::Parameter;
-use crate::verdict::{Verdict, summary};
+use crate::verdict::{ScenarioVerdict, summary};
 
-/// What came of the command, as its exit status.
+/// The exit statuses for failed expectations and for commands that could not run.
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
 
-/// Seeds of a comparison or a sweep, unless it is told otherwise.
+/// The seeds of a comparison or a sweep, unless an option says otherwise.
 const SEEDS: u64 = 20;
 
 /// A fleet of tidegate pods in one thread: how far off is it, and what does it cost?
@@ -35,11 +35,11 @@ const SEEDS: u64 = 20;
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: SimCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum SimCommand {
     /// Run scenarios and hold them against their expectations
     #[command(after_help = "Example: tidegate-sim run flash_crowd --seed 7")]
     Run {
@@ -51,8 +51,8 @@ enum Command {
         #[command(flatten)]
         options: Options,
         /// Leave a part of the algorithm out, to see what it is for
-        #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Without::ALL.map(Without::name)))]
-        without: Option<String>,
+        #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Ablation::ALL.map(Ablation::name)))]
+        ablation: Option<String>,
     },
     /// Run a scenario with tidegate and with what others do, on the same checks
     #[command(
@@ -129,49 +129,75 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, out: &mut impl Write) -> Result<bool, CliError> {
+fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
     match command {
-        Command::Run {
+        SimCommand::Run {
             scenarios,
             seed,
             options,
-            without,
+            ablation,
         } => {
             let scenarios = load(&scenarios)?;
-            let without =
-                without.and_then(|name| Without::ALL.into_iter().find(|one| one.name() == name));
+            let ablation =
+                ablation.and_then(|name| Ablation::ALL.into_iter().find(|one| one.name() == name));
             let seeds = |scenario: &Scenario| match seed {
                 Some(seed) => vec![seed],
                 None => (1..=options.seeds.unwrap_or(scenario.seeds)).collect(),
             };
-            hold(&scenarios, Who::Tidegate(without), &seeds, (&options, out))
+            hold(
+                &scenarios,
+                Contender::Tidegate(ablation),
+                &seeds,
+                Output {
+                    options: &options,
+                    out,
+                },
+            )
         }
-        Command::Compare {
+        SimCommand::Compare {
             scenarios,
             with,
             options,
         } => {
             let named =
                 |one: &Baseline| with.is_empty() || with.iter().any(|name| name == one.short());
-            let baselines = Baseline::ALL.into_iter().filter(named).map(Who::Baseline);
-            let everybody: Vec<Who> = [Who::Tidegate(None)].into_iter().chain(baselines).collect();
-            compare(&load(&scenarios)?, &everybody, (&options, out))
+            let baselines = Baseline::ALL
+                .into_iter()
+                .filter(named)
+                .map(Contender::Baseline);
+            let contenders: Vec<Contender> = [Contender::Tidegate(None)]
+                .into_iter()
+                .chain(baselines)
+                .collect();
+            compare(
+                &load(&scenarios)?,
+                &contenders,
+                Output {
+                    options: &options,
+                    out,
+                },
+            )
         }
-        Command::Sweep {
+        SimCommand::Sweep {
             scenario,
             param,
             options,
-        } => sweep(&Scenario::load(&scenario)?, &param, (&options, out)),
-        Command::All { options, long } => {
-            let mut scenarios = Scenario::shipped()?;
-            scenarios.retain(|scenario| long || !scenario.long);
-            let seeds = |scenario: &Scenario| {
-                let first = 1..=options.seeds.unwrap_or(scenario.seeds);
-                first.chain(regressions::of(&scenario.name)).collect()
-            };
-            hold(&scenarios, Who::Tidegate(None), &seeds, (&options, out))
-        }
-        Command::List => {
+        } => sweep(
+            &Scenario::load(&scenario)?,
+            &param,
+            Output {
+                options: &options,
+                out,
+            },
+        ),
+        SimCommand::All { options, long } => run_shipped(
+            long,
+            Output {
+                options: &options,
+                out,
+            },
+        ),
+        SimCommand::List => {
             for scenario in Scenario::shipped()? {
                 say(out, &format!("{:28} {}\n", scenario.name, scenario.why))?;
             }
@@ -180,26 +206,42 @@ fn run(command: Command, out: &mut impl Write) -> Result<bool, CliError> {
     }
 }
 
+/// Runs the shipped scenarios over their seeds and the seeds that once failed.
+fn run_shipped<W: Write>(long: bool, output: Output<'_, W>) -> Result<bool, CliError> {
+    let mut scenarios = Scenario::shipped()?;
+    scenarios.retain(|scenario| long || !scenario.long);
+    let options = output.options;
+    let seeds = |scenario: &Scenario| {
+        let first = 1..=options.seeds.unwrap_or(scenario.seeds);
+        first.chain(regressions::of(&scenario.name)).collect()
+    };
+    hold(&scenarios, Contender::Tidegate(None), &seeds, output)
+}
+
 fn load(names: &[String]) -> Result<Vec<Scenario>, CliError> {
     let scenarios = names.iter().map(|name| Scenario::load(name));
     Ok(scenarios.collect::<Result<_, _>>()?)
 }
 
-/// Where it goes.
-type To<'a, W> = (&'a Options, &'a mut W);
+/// The options of a command, and where its text goes.
+struct Output<'a, W> {
+    options: &'a Options,
+    out: &'a mut W,
+}
 
-/// Runs every scenario over its seeds and says whether its expectations hold.
+/// Runs every scenario over its seeds and prints whether its expectations hold.
 fn hold<W: Write>(
     scenarios: &[Scenario],
-    who: Who,
+    who: Contender,
     seeds: &dyn Fn(&Scenario) -> Vec<u64>,
-    (options, out): To<'_, W>,
+    output: Output<'_, W>,
 ) -> Result<bool, CliError> {
-    let jobs: Vec<Job<'_>> = scenarios
+    let Output { options, out } = output;
+    let jobs: Vec<RunJob<'_>> = scenarios
         .iter()
         .flat_map(|scenario| {
             let seeds = seeds(scenario).into_iter();
-            seeds.map(move |seed| Job {
+            seeds.map(move |seed| RunJob {
                 scenario,
                 who,
                 seed,
@@ -207,14 +249,14 @@ fn hold<W: Write>(
         })
         .collect();
     let mut outcomes = with_progress(&jobs).into_iter();
-    let verdicts: Vec<Verdict<'_>> = scenarios
+    let verdicts: Vec<ScenarioVerdict<'_>> = scenarios
         .iter()
         .map(|scenario| {
             let count = jobs
                 .iter()
                 .filter(|job| std::ptr::eq(job.scenario, scenario))
                 .count();
-            Verdict::new(scenario, outcomes.by_ref().take(count).collect())
+            ScenarioVerdict::new(scenario, outcomes.by_ref().take(count).collect())
         })
         .collect();
     say(out, &report::verdicts(&verdicts))?;
@@ -232,15 +274,16 @@ fn hold<W: Write>(
         }
     });
     write_page("tidegate, simulated", sections.collect(), options)?;
-    Ok(verdicts.iter().all(Verdict::holds))
+    Ok(verdicts.iter().all(ScenarioVerdict::holds))
 }
 
-/// Runs scenarios with everybody.
+/// Runs scenarios with every contender.
 fn compare<W: Write>(
     scenarios: &[Scenario],
-    everybody: &[Who],
-    (options, out): To<'_, W>,
+    contenders: &[Contender],
+    output: Output<'_, W>,
 ) -> Result<bool, CliError> {
+    let Output { options, out } = output;
     let mut sections = Vec::new();
     for scenario in scenarios {
         if scenario.only_limit().is_none() {
@@ -249,10 +292,10 @@ fn compare<W: Write>(
             return Err(CliError::Unfit(format!("{} {text}", scenario.name)));
         }
         let seeds = options.seeds.unwrap_or(SEEDS);
-        let jobs: Vec<Job<'_>> = everybody
+        let jobs: Vec<RunJob<'_>> = contenders
             .iter()
             .flat_map(|who| {
-                (1..=seeds).map(|seed| Job {
+                (1..=seeds).map(|seed| RunJob {
                     scenario,
                     who: *who,
                     seed,
@@ -260,7 +303,7 @@ fn compare<W: Write>(
             })
             .collect();
         let mut outcomes = with_progress(&jobs).into_iter();
-        let rows: Vec<PolicyRow> = everybody
+        let rows: Vec<PolicyRow> = contenders
             .iter()
             .map(|who| PolicyRow {
                 name: who.name(),
@@ -299,18 +342,19 @@ fn compare<W: Write>(
 fn sweep<W: Write>(
     scenario: &Scenario,
     parameter: &Parameter,
-    (options, out): To<'_, W>,
+    output: Output<'_, W>,
 ) -> Result<bool, CliError> {
+    let Output { options, out } = output;
     let variants: Vec<(f64, Scenario)> = parameter
         .values()
         .map(|value| (value, parameter.set(scenario, value)))
         .collect();
     let seeds = options.seeds.unwrap_or(SEEDS);
-    let who = Who::Tidegate(None);
-    let jobs: Vec<Job<'_>> = variants
+    let who = Contender::Tidegate(None);
+    let jobs: Vec<RunJob<'_>> = variants
         .iter()
         .flat_map(|(_, scenario)| {
-            (1..=seeds).map(move |seed| Job {
+            (1..=seeds).map(move |seed| RunJob {
                 scenario,
                 who,
                 seed,
@@ -318,7 +362,7 @@ fn sweep<W: Write>(
         })
         .collect();
     let mut outcomes = with_progress(&jobs).into_iter();
-    let points: Vec<(f64, Vec<Outcome>)> = variants
+    let points: Vec<(f64, Vec<RunOutcome>)> = variants
         .iter()
         .map(|(value, _)| {
             let seeds = usize::try_from(seeds).unwrap_or(usize::MAX);
@@ -346,7 +390,7 @@ fn sweep<W: Write>(
     Ok(true)
 }
 
-fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[Outcome]) -> CostPoint {
+fn point(scenario: &Scenario, series: &str, label: &str, outcomes: &[RunOutcome]) -> CostPoint {
     let of = |figure| summary(scenario, outcomes, figure);
     CostPoint {
         label: label.to_owned(),
@@ -368,8 +412,8 @@ fn over_time(scenario: &Scenario, rows: &[PolicyRow]) -> Vec<String> {
     plot.into_iter().collect()
 }
 
-/// Runs all jobs and shows on the terminal how far it is.
-fn with_progress(jobs: &[Job<'_>]) -> Vec<Outcome> {
+/// Runs all jobs and shows the progress on the terminal.
+fn with_progress(jobs: &[RunJob<'_>]) -> Vec<RunOutcome> {
     let bar = ProgressBar::new(jobs.len() as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} runs, {eta} left") {
         bar.set_style(style);

@@ -1,29 +1,36 @@
-//! How far off a policy was: held against one limiter that sees every check at once, and against the limit itself.
+//! Measures the error of a policy against one limiter that sees every check at once, and against the limit itself.
 //!
-//! The exact limiter is the sidecar's engine without a store. The overshoot needs no limiter: what was admitted fills a
-//! bucket of its own, and the most by which that ever stood above its capacity is the overshoot.
+//! The exact limiter is the sidecar's engine without a store. The overshoot needs no limiter: the admitted cells fill a
+//! bucket, and the overshoot is the most by which that bucket was ever above its capacity.
 
 use std::collections::{HashMap, VecDeque};
 
 use tidegate_core::engine::{Engine, FleetKey, Hit, Setup};
 use tidegate_core::pure::{Cells, Check, Descriptor, Limit, Moment, Nanos, Rules, Span};
 
-use crate::scenario::{Scenario, What};
+use crate::scenario::{FaultKind, Scenario};
 use crate::world::EPOCH;
 
 /// Points of a plot.
 pub const BINS: usize = 200;
-/// What the collecting of a batch and the store itself add to the round trip, at most, and the gap between two rounds
-/// of a key: see `docs/sync.md`.
+/// The most that collecting a batch and the store itself add to the round trip, and the gap between two rounds of a key:
+/// see `docs/sync.md`.
 const COLLECTING: u64 = 2_000_000;
 const GAP: u64 = 5_000_000;
 const GAP_PER_POD: u64 = 20_000;
-/// The exact limiter's own keys.
+/// The keys of the exact limiter.
 const KEYS_MAX: usize = 1 << 16;
-/// Of a key of which fewer cells would have been admitted, the ratio says nothing.
+/// The ratio of a key counts only if the exact limiter admits at least so many of its cells.
 const KEY_CELLS_MIN: u64 = 10;
 
-/// What came of the checks between two points in time.
+/// What the policy and the exact limiter decided for one check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckDecisions {
+    pub allowed: bool,
+    pub exact: bool,
+}
+
+/// The decisions between two points in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Cells.
@@ -33,14 +40,21 @@ pub struct Tally {
     /// Checks.
     pub checks: u64,
     pub denied_wrongly: u64,
-    /// Of the worst key.
+    /// The overshoot of the worst key.
     pub overshoot_cells: f64,
     pub overshoot_percent: f64,
-    /// Admitted against exact, of the key that is furthest off; only where it is asked for.
+    /// Admitted against exact, of the key with the largest error; only if an expectation needs it.
     pub worst_key_ratio: f64,
 }
 
-/// What came of the checks in one point of a plot, in cells.
+/// How far a check put its keys above their limits: the worst key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overshoot {
+    cells: f64,
+    percent: f64,
+}
+
+/// The decisions of one point of a plot, in cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
     pub asked: u64,
@@ -48,15 +62,15 @@ pub struct Bin {
     pub exact: u64,
 }
 
-/// What is known of one key.
+/// The history of one key.
 #[derive(Debug, Default)]
-struct Seen {
-    /// Of what was admitted; the capacity it is on the scale of.
+struct KeyHistory {
+    /// The TAT of the admitted cells, and the capacity that it is scaled to.
     tat: u64,
     capacity: u64,
-    /// Of a windowed rule: which window, and the cells in it.
+    /// For a windowed rule: the window, and the cells in it.
     window: (u64, u64),
-    /// What was asked within the time that telling takes, and the most that ever was.
+    /// The cells requested within the time of a report, their sum, and the largest sum so far.
     recent: VecDeque<(u64, u64)>,
     in_recent: u64,
     most_recent: u64,
@@ -68,14 +82,14 @@ pub struct Judge<'a> {
     scenario: &'a Scenario,
     exact: Engine,
     reloads: Vec<(u64, &'a Rules)>,
-    seen: HashMap<u128, Seen>,
-    /// Of the whole run, then of each expectation.
+    history: HashMap<u128, KeyHistory>,
+    /// The whole run, then each expectation.
     pub tallies: Vec<Tally>,
-    /// Of each expectation: cells of each key that were admitted, and that the exact limiter would have admitted.
+    /// For each expectation and key: the admitted cells, and those that the exact limiter would have admitted.
     by_key: Vec<HashMap<u128, (u64, u64)>>,
     pub bins: Vec<Bin>,
-    /// How long telling takes.
-    telling: u64,
+    /// The longest time of a report, in nanoseconds.
+    report_time: u64,
     violation: Option<String>,
 }
 
@@ -89,7 +103,7 @@ impl<'a> Judge<'a> {
         };
         let mut reloads: Vec<(u64, &Rules)> = Vec::new();
         for fault in scenario.faults.iter().rev() {
-            if let What::Reload(rules) = &fault.what {
+            if let FaultKind::Reload(rules) = &fault.what {
                 reloads.push((fault.at, rules));
             }
         }
@@ -99,26 +113,26 @@ impl<'a> Judge<'a> {
             scenario,
             exact: Engine::new(setup, scenario.rules.clone()),
             reloads,
-            seen: HashMap::new(),
+            history: HashMap::new(),
             tallies: vec![Tally::default(); scenario.expect.len() + 1],
             by_key: vec![HashMap::new(); scenario.expect.len()],
             bins: vec![Bin::default(); BINS],
-            telling: COLLECTING + trip as u64 + GAP.max(GAP_PER_POD * scenario.pods as u64),
+            report_time: COLLECTING + trip as u64 + GAP.max(GAP_PER_POD * scenario.pods as u64),
             violation: None,
         }
     }
 
-    /// Cells of a check were given back at `at`: to the policy if it had passed there, and to the exact limiter if it had
-    /// passed there.
-    pub fn refunded(&mut self, at: u64, check: &Check<'_>, (allowed, exact): (bool, bool)) {
+    /// Refunds the cells of a check at `at`: in the history if the policy had allowed it, and in the exact limiter if that
+    /// had allowed it.
+    pub fn refunded(&mut self, at: u64, check: &Check<'_>, decisions: CheckDecisions) {
         let moment = Moment {
             now: Nanos::new(EPOCH + at),
             unix: Span::nanos(EPOCH + at),
         };
-        if exact {
+        if decisions.exact {
             drop(self.exact.check(check, moment));
         }
-        if !allowed {
+        if !decisions.allowed {
             return;
         }
         let refund = check.descriptors.iter().map(|one| Descriptor {
@@ -134,13 +148,15 @@ impl<'a> Judge<'a> {
         };
         let answer = self.exact.check(&look, moment);
         for hit in answer.hits() {
-            if let (Some(limit), Some(seen)) = (answer.limit(hit), self.seen.get_mut(&hit.name)) {
-                seen.refunded(at, check.cost.get(), limit);
+            if let (Some(limit), Some(history)) =
+                (answer.limit(hit), self.history.get_mut(&hit.name))
+            {
+                history.refunded(at, check.cost.get(), limit);
             }
         }
     }
 
-    /// A check that came at `at` was decided. Answers what the exact limiter says to it.
+    /// Records a decision at `at`. Returns the decision of the exact limiter.
     pub fn decided(&mut self, at: u64, check: &Check<'_>, allowed: bool) -> bool {
         while let Some((_, rules)) = self.reloads.pop_if(|(from, _)| *from <= at) {
             self.exact.reload(rules.clone());
@@ -152,7 +168,7 @@ impl<'a> Judge<'a> {
         let answer = self.exact.check(check, moment);
         let exact = answer.allowed();
         let cost = check.cost.get();
-        let mut over = (0.0_f64, 0.0_f64);
+        let mut over = Overshoot::default();
         let judged = |hit: &Hit| {
             let is_windowed = answer.rule(hit).spec.algorithm.is_windowed();
             Some((hit.name, *answer.limit(hit)?, is_windowed))
@@ -169,19 +185,22 @@ impl<'a> Judge<'a> {
             }
         }
         for (name, limit, is_windowed) in hits {
-            let seen = self.seen.entry(name).or_default();
-            seen.asked(at, cost, self.telling);
+            let history = self.history.entry(name).or_default();
+            history.requested(at, cost, self.report_time);
             if allowed {
                 let cells = match is_windowed {
-                    true => seen.admitted_in_window(at, cost, &limit),
-                    false => seen.admitted(at, cost, &limit),
+                    true => history.admitted_in_window(at, cost, &limit),
+                    false => history.admitted(at, cost, &limit),
                 };
                 let whole = limit.burst().get().max(1) as f64;
-                over = (over.0.max(cells), over.1.max(cells / whole * 100.0));
+                over = Overshoot {
+                    cells: over.cells.max(cells),
+                    percent: over.percent.max(cells / whole * 100.0),
+                };
                 let bound = self
                     .scenario
                     .bounded
-                    .then(|| bound(self.scenario, seen, &limit));
+                    .then(|| bound(self.scenario, history, &limit));
                 if let Some(bound) =
                     bound.filter(|bound| cells > *bound && self.violation.is_none())
                 {
@@ -193,17 +212,12 @@ impl<'a> Judge<'a> {
                 }
             }
         }
-        self.count(at, check, (allowed, exact), over);
+        self.count(at, check, CheckDecisions { allowed, exact }, over);
         exact
     }
 
-    fn count(
-        &mut self,
-        at: u64,
-        check: &Check<'_>,
-        (allowed, exact): (bool, bool),
-        over: (f64, f64),
-    ) {
+    fn count(&mut self, at: u64, check: &Check<'_>, decisions: CheckDecisions, over: Overshoot) {
+        let CheckDecisions { allowed, exact } = decisions;
         let cost = check.cost.get();
         let expects = self.scenario.expect.iter();
         let counted = std::iter::once(true).chain(expects.map(|one| one.is_about(at, check)));
@@ -214,8 +228,8 @@ impl<'a> Judge<'a> {
                 tally.admitted += if allowed { cost } else { 0 };
                 tally.exact += if exact { cost } else { 0 };
                 tally.denied_wrongly += u64::from(exact && !allowed);
-                tally.overshoot_cells = tally.overshoot_cells.max(over.0);
-                tally.overshoot_percent = tally.overshoot_percent.max(over.1);
+                tally.overshoot_cells = tally.overshoot_cells.max(over.cells);
+                tally.overshoot_percent = tally.overshoot_percent.max(over.percent);
             }
         }
         let bin = at.saturating_mul(BINS as u64) / self.scenario.lasts.max(1);
@@ -226,7 +240,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was found to be wrong.
+    /// The violation that was found, if any.
     pub fn end(&mut self) -> Option<String> {
         for (tally, by_key) in self.tallies[1..].iter_mut().zip(&self.by_key) {
             let known = by_key.values().filter(|(_, exact)| *exact >= KEY_CELLS_MIN);
@@ -237,12 +251,12 @@ impl<'a> Judge<'a> {
     }
 }
 
-impl Seen {
-    fn asked(&mut self, at: u64, cost: u64, telling: u64) {
+impl KeyHistory {
+    fn requested(&mut self, at: u64, cost: u64, report_time: u64) {
         self.recent.push_back((at, cost));
         self.in_recent += cost;
         while let Some((then, cost)) = self.recent.front().copied()
-            && then + telling < at
+            && then + report_time < at
         {
             self.recent.pop_front();
             self.in_recent -= cost;
@@ -250,7 +264,7 @@ impl Seen {
         self.most_recent = self.most_recent.max(self.in_recent);
     }
 
-    /// The cells by which what was admitted stands above `limit`.
+    /// The cells by which the admitted cells are above `limit`.
     fn admitted(&mut self, at: u64, cost: u64, limit: &Limit) -> f64 {
         let (interval, capacity) = (limit.interval().get(), limit.capacity().get());
         if self.capacity != capacity && self.capacity > 0 {
@@ -265,7 +279,7 @@ impl Seen {
         over as f64 / interval.max(1) as f64
     }
 
-    /// Cells were given back: as many as are still used.
+    /// Refunds as many cells as are still in use.
     fn refunded(&mut self, at: u64, cost: u64, limit: &Limit) {
         let price = limit.interval().get().saturating_mul(cost);
         self.tat = self.tat.saturating_sub(price).max(at);
@@ -285,11 +299,11 @@ impl Seen {
     }
 }
 
-/// The cells by which a key may be above its limit: what pods may hold back, what they may use in silence, and what is
-/// asked while it is being told.
-fn bound(scenario: &Scenario, seen: &Seen, limit: &Limit) -> f64 {
+/// The cells by which a key may be above its limit: what pods may hold back, what they may use silently, and what is
+/// requested during a report.
+fn bound(scenario: &Scenario, history: &KeyHistory, limit: &Limit) -> f64 {
     let burst = Span::nanos(limit.burst().get());
     let held_back = scenario.pace.accuracy.of_span(burst).get() as f64;
     let silent = limit.burst().get() as f64 / 4.0;
-    2.0 * held_back + silent + seen.most_recent as f64 + 1.0
+    2.0 * held_back + silent + history.most_recent as f64 + 1.0
 }

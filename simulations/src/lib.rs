@@ -1,4 +1,4 @@
-//! A fleet of tidegate pods in one thread, under a clock of its own: how far off it is, and what it costs.
+//! Simulates a fleet of tidegate pods in one thread, with its own clock: measures its error and its cost.
 //!
 //! The pods run the sidecar's own `engine` and `pure` code. See `simulations/README.md`.
 
@@ -6,9 +6,9 @@ pub mod cli;
 pub mod store;
 
 mod baselines;
-mod dice;
 mod judge;
 mod policy;
+mod random;
 mod regressions;
 mod report;
 mod run;

@@ -1,53 +1,52 @@
-//! What is compared: something that decides checks as they arrive.
+//! The interface of everything that is compared: a limiter of a whole fleet.
 
 use tidegate_core::pure::Check;
 
 use crate::workload::Arrival;
 
-/// A limiter of a whole fleet, under a clock that it is told.
+/// A limiter of a whole fleet. The caller sets its clock.
 pub trait Policy {
-    /// Lets everything happen that is due until `at`, in nanoseconds since the start.
+    /// Runs everything that is due until `at`, in nanoseconds since the start.
     fn run_until(&mut self, at: u64);
 
-    /// Decides a check that arrives now. `None` if there is nobody to ask.
+    /// Decides a check that arrives now. `None` if no pod is alive.
     fn check(&mut self, arrival: &Arrival, check: &Check<'_>) -> Option<bool>;
 
-    /// Who was asked last: whom to give cells back to.
-    fn asked(&self) -> usize {
+    /// The pod that decided the last check; a refund goes to the same pod.
+    fn last_pod(&self) -> usize {
         0
     }
 
-    /// Takes back the cells of a check that passed, from whoever it was `asked` of. `check` is the refund of it. One that
-    /// knows no refunds keeps them.
-    fn refund(&mut self, _asked: usize, _arrival: &Arrival, _check: &Check<'_>) {}
+    /// Refunds the cells of a check that `_pod` allowed; `_check` is the refund. A limiter without refunds ignores it.
+    fn refund(&mut self, _pod: usize, _arrival: &Arrival, _check: &Check<'_>) {}
 
-    /// What it has cost so far.
+    /// The cost so far.
     fn cost(&self) -> Cost;
 
-    /// The run is over: which invariants were broken, and when.
+    /// Ends the run. Returns the invariants that were broken, and when.
     fn end(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What a policy costs the store, and callers.
+/// What a policy costs the store and the callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Keys told or asked.
+    /// Keys reported or read.
     pub updates: u64,
     /// Calls; several keys may share one.
     pub calls: u64,
-    /// Pieces of news published, and how often one was delivered.
+    /// News published, and its deliveries.
     pub news: u64,
     pub messages: u64,
     /// Checks that waited for the network.
     pub waits: u64,
-    /// Cells that no store will hear of.
+    /// Cells that are never reported.
     pub lost: u64,
 }
 
 impl Cost {
-    /// What it has cost since it was `earlier`.
+    /// The cost since `earlier`.
     pub const fn since(&self, earlier: &Self) -> Self {
         Self {
             updates: self.updates - earlier.updates,

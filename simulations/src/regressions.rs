@@ -1,6 +1,6 @@
-//! Seeds that once failed, and are run for ever: `simulations/regressions.txt`, a line each, `scenario seed`, and why.
+//! Seeds that once failed and are run from then on: `simulations/regressions.txt`, a line each with `scenario seed` and
+//! the reason.
 
-/// The file.
 const REGRESSIONS: &str = include_str!("../regressions.txt");
 
 /// The seeds of `scenario`.

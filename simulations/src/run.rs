@@ -1,4 +1,4 @@
-//! One run: a scenario, a policy and a seed. And many of them, side by side.
+//! Runs a scenario with a policy and a seed, and many such runs in parallel.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,47 +6,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::baselines::{self, Baseline};
-use crate::dice::Dice;
-use crate::judge::{Bin, Judge, Tally};
+use crate::judge::{Bin, CheckDecisions, Judge, Tally};
 use crate::policy::{Cost, Policy};
+use crate::random::SeededRandom;
 use crate::scenario::Scenario;
-use crate::store::Without;
+use crate::store::Ablation;
 use crate::workload::{Arrival, Workload};
 use crate::world::World;
 
-/// The stream of random numbers that says what is given back.
+/// The random stream for refunds.
 const REFUNDS: u64 = 0x4ef0;
 
-/// Who decides.
+/// The limiter that decides in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
-    /// This project, maybe without a part of it.
-    Tidegate(Option<Without>),
+pub enum Contender {
+    /// This project, possibly without a part of its algorithm.
+    Tidegate(Option<Ablation>),
     Baseline(Baseline),
 }
 
-impl Who {
+impl Contender {
     pub fn name(self) -> String {
         match self {
             Self::Tidegate(None) => "tidegate".to_owned(),
-            Self::Tidegate(Some(without)) => format!("without {}", without.name()),
+            Self::Tidegate(Some(ablation)) => format!("without {}", ablation.name()),
             Self::Baseline(baseline) => baseline.name().to_owned(),
         }
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub seed: u64,
-    /// Of the whole run, then of each expectation: what came of the checks, and what it cost.
+    /// The whole run, then each expectation's span: the decisions and their cost.
     pub phases: Vec<Phase>,
     pub bins: Vec<Bin>,
-    /// Invariants that were broken.
+    /// The broken invariants.
     pub violations: Vec<String>,
 }
 
-/// Of one span of time.
+/// The decisions and the cost of one span of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
     pub seconds: f64,
@@ -55,10 +55,12 @@ pub struct Phase {
 }
 
 /// Runs `scenario` once.
-pub fn run(scenario: &Scenario, who: Who, seed: u64) -> Outcome {
+pub fn run(scenario: &Scenario, who: Contender, seed: u64) -> RunOutcome {
     match who {
-        Who::Tidegate(without) => drive(scenario, World::new(scenario, seed, without), seed),
-        Who::Baseline(baseline) => match scenario.only_limit() {
+        Contender::Tidegate(ablation) => {
+            drive(scenario, World::new(scenario, seed, ablation), seed)
+        }
+        Contender::Baseline(baseline) => match scenario.only_limit() {
             Some(limit) => drive(
                 scenario,
                 baselines::fleet(baseline, scenario, limit, seed),
@@ -69,10 +71,10 @@ pub fn run(scenario: &Scenario, who: Who, seed: u64) -> Outcome {
     }
 }
 
-/// Baselines know one limit that is not windowed. Who asks for more is told so, and gets no figures.
-fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> Outcome {
+/// Baselines support one limit that is not windowed. Any other scenario is a violation, without figures.
+fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> RunOutcome {
     let (name, scenario) = (baseline.name(), &scenario.name);
-    Outcome {
+    RunOutcome {
         seed,
         phases: Vec::new(),
         bins: Vec::new(),
@@ -82,30 +84,34 @@ fn not_for_baselines(scenario: &Scenario, baseline: Baseline, seed: u64) -> Outc
     }
 }
 
-fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
+fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> RunOutcome {
     let mut judge = Judge::new(scenario);
-    let mut meter = Meter::new(scenario);
-    let mut refunds = Refunds::new(scenario, seed);
+    let mut meter = CostMeter::new(scenario);
+    let mut refunds = PlannedRefunds::new(scenario, seed);
     for arrival in Workload::new(scenario, seed) {
-        refunds.give_back_until(arrival.at, &mut policy, (&mut judge, &mut meter));
+        refunds.apply_until(arrival.at, &mut policy, &mut judge, &mut meter);
         meter.read_until(arrival.at, &mut policy);
         policy.run_until(arrival.at);
         let load = &scenario.load[arrival.load];
         load.ask(arrival.key, arrival.cost, |check| {
             if let Some(allowed) = policy.check(&arrival, check) {
                 let exact = judge.decided(arrival.at, check, allowed);
-                refunds.draw(&arrival, policy.asked(), (allowed, exact));
+                refunds.draw(
+                    &arrival,
+                    policy.last_pod(),
+                    CheckDecisions { allowed, exact },
+                );
             }
         });
     }
-    refunds.give_back_until(scenario.lasts, &mut policy, (&mut judge, &mut meter));
+    refunds.apply_until(scenario.lasts, &mut policy, &mut judge, &mut meter);
     meter.read_until(scenario.ends(), &mut policy);
     policy.run_until(scenario.ends());
     let costs = meter.end(&policy);
     let mut violations = policy.end();
     violations.extend(judge.end());
     let phases = judge.tallies.iter().zip(costs);
-    Outcome {
+    RunOutcome {
         seed,
         phases: phases
             .map(|(tally, (seconds, cost))| Phase {
@@ -119,59 +125,60 @@ fn drive<P: Policy>(scenario: &Scenario, mut policy: P, seed: u64) -> Outcome {
     }
 }
 
-/// Cells that clients will give back, the same for every policy as far as it let them pass.
-struct Refunds<'a> {
+/// The refunds that clients will make: the same for every policy, for the checks that it allowed.
+struct PlannedRefunds<'a> {
     scenario: &'a Scenario,
-    dice: Dice,
-    /// By when, and in the order in which they were used.
-    planned: BTreeMap<(u64, u64), Used>,
+    random: SeededRandom,
+    /// By time, then in the order of the checks.
+    planned: BTreeMap<(u64, u64), UsedCheck>,
     count: u64,
 }
 
-/// A check whose cells are to be given back.
-struct Used {
+/// A check whose cells will be refunded.
+struct UsedCheck {
     arrival: Arrival,
-    /// Of whom it was asked.
-    asked: usize,
-    /// Whether the policy and the exact limiter let it pass.
-    passed: (bool, bool),
+    /// The pod that decided it.
+    pod: usize,
+    decisions: CheckDecisions,
 }
 
-impl<'a> Refunds<'a> {
+impl<'a> PlannedRefunds<'a> {
     fn new(scenario: &'a Scenario, seed: u64) -> Self {
         Self {
             scenario,
-            dice: Dice::new(seed, REFUNDS),
+            random: SeededRandom::new(seed, REFUNDS),
             planned: BTreeMap::new(),
             count: 0,
         }
     }
 
-    /// Draws whether a check's cells are given back, and when.
-    fn draw(&mut self, arrival: &Arrival, asked: usize, passed: (bool, bool)) {
+    /// Draws whether a check's cells are refunded, and when.
+    fn draw(&mut self, arrival: &Arrival, pod: usize, decisions: CheckDecisions) {
         let Some(refunds) = self.scenario.load[arrival.load].refunds else {
             return;
         };
         let (drawn, after) = (
-            self.dice.chance(refunds.part),
-            self.dice.around(refunds.after.nanos() as f64),
+            self.random.chance(refunds.part),
+            self.random.around(refunds.after.nanos() as f64),
         );
-        if drawn && passed != (false, false) {
+        if drawn && (decisions.allowed || decisions.exact) {
             self.count += 1;
-            let used = Used {
+            let used = UsedCheck {
                 arrival: *arrival,
-                asked,
-                passed,
+                pod,
+                decisions,
             };
             self.planned.insert((arrival.at + after, self.count), used);
         }
     }
 
-    fn give_back_until<P: Policy>(
+    /// Applies every refund that is due until `end`.
+    fn apply_until<P: Policy>(
         &mut self,
         end: u64,
         policy: &mut P,
-        (judge, meter): (&mut Judge<'_>, &mut Meter),
+        judge: &mut Judge<'_>,
+        meter: &mut CostMeter,
     ) {
         while let Some(next) = self.planned.first_entry()
             && next.key().0 <= end
@@ -182,24 +189,24 @@ impl<'a> Refunds<'a> {
             let arrival = Arrival { at, ..used.arrival };
             let load = &self.scenario.load[arrival.load];
             load.refund(arrival.key, arrival.cost, |check| {
-                if used.passed.0 {
-                    policy.refund(used.asked, &arrival, check);
+                if used.decisions.allowed {
+                    policy.refund(used.pod, &arrival, check);
                 }
-                judge.refunded(at, check, used.passed);
+                judge.refunded(at, check, used.decisions);
             });
         }
     }
 }
 
-/// Reads what a policy costs at the start and at the end of each phase.
-struct Meter {
-    /// When to read next, the soonest last.
+/// Reads the cost of a policy at the start and at the end of each phase.
+struct CostMeter {
+    /// The times to read, the soonest last.
     marks: Vec<u64>,
     read: Vec<(u64, Cost)>,
     spans: Vec<(u64, u64)>,
 }
 
-impl Meter {
+impl CostMeter {
     fn new(scenario: &Scenario) -> Self {
         let ends = scenario.ends();
         let phases = scenario
@@ -225,7 +232,7 @@ impl Meter {
         }
     }
 
-    /// Seconds and cost of each span.
+    /// The seconds and the cost of each span.
     fn end<P: Policy>(&self, policy: &P) -> Vec<(f64, Cost)> {
         let last = policy.cost();
         let at = |mark: u64| {
@@ -244,17 +251,18 @@ impl Meter {
 
 /// A job for [`run_all`].
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct RunJob<'a> {
     pub scenario: &'a Scenario,
-    pub who: Who,
+    pub who: Contender,
     pub seed: u64,
 }
 
-/// Runs all `jobs`, as many at a time as there are processors, and answers in their order. `done` is called after each.
-pub fn run_all(jobs: &[Job<'_>], done: &(dyn Fn() + Sync)) -> Vec<Outcome> {
+/// Runs all `jobs`, as many at a time as there are processors. The results are in the order of the jobs. It calls `done`
+/// after each.
+pub fn run_all(jobs: &[RunJob<'_>], done: &(dyn Fn() + Sync)) -> Vec<RunOutcome> {
     let threads = thread::available_parallelism().map_or(1, |threads| threads.get());
     let next = AtomicUsize::new(0);
-    let outcomes: Mutex<Vec<Option<Outcome>>> = Mutex::new(vec![None; jobs.len()]);
+    let outcomes: Mutex<Vec<Option<RunOutcome>>> = Mutex::new(vec![None; jobs.len()]);
     thread::scope(|scope| {
         for _ in 0..threads.min(jobs.len()) {
             scope.spawn(|| {
@@ -272,7 +280,7 @@ pub fn run_all(jobs: &[Job<'_>], done: &(dyn Fn() + Sync)) -> Vec<Outcome> {
     outcomes.into_iter().flatten().collect()
 }
 
-fn next_job<'a, 'b>(jobs: &'b [Job<'a>], next: &AtomicUsize) -> Option<(usize, &'b Job<'a>)> {
+fn next_job<'a, 'b>(jobs: &'b [RunJob<'a>], next: &AtomicUsize) -> Option<(usize, &'b RunJob<'a>)> {
     let index = next.fetch_add(1, Ordering::Relaxed);
     jobs.get(index).map(|job| (index, job))
 }

@@ -1,17 +1,17 @@
-//! One parameter of a scenario, with several values.
+//! Varies one parameter of a scenario.
 
 use std::str::FromStr;
 
 use tidegate_core::pure::Span;
 
-use crate::scenario::{self, Length, Scenario, Source};
+use crate::scenario::{self, Length, LoadSource, Scenario};
 
-/// Points of a range.
+/// The number of values of a range.
 const POINTS: u32 = 6;
 
-/// What is varied.
+/// The parameter that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum ParameterName {
     Accuracy,
     Interval,
     Rtt,
@@ -19,7 +19,7 @@ enum Name {
     Load,
 }
 
-impl Name {
+impl ParameterName {
     const ALL: [(&'static str, Self); 5] = [
         ("accuracy", Self::Accuracy),
         ("interval", Self::Interval),
@@ -32,7 +32,7 @@ impl Name {
 /// A parameter and its values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    name: Name,
+    name: ParameterName,
     values: Vec<f64>,
 }
 
@@ -44,9 +44,9 @@ impl FromStr for Parameter {
         let (name, values) = text
             .split_once('=')
             .ok_or("say NAME=FROM..TO or NAME=a,b,c")?;
-        let known = Name::ALL.iter().find(|(known, _)| *known == name);
+        let known = ParameterName::ALL.iter().find(|(known, _)| *known == name);
         let Some((_, name)) = known else {
-            let names: Vec<&str> = Name::ALL.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = ParameterName::ALL.iter().map(|(name, _)| *name).collect();
             return Err(format!("must be one of {}", names.join(", ")));
         };
         let number = |text: &str| text.trim().parse::<f64>().ok().filter(|value| *value > 0.0);
@@ -80,7 +80,9 @@ fn rounded(value: f64) -> f64 {
 
 impl Parameter {
     pub fn name(&self) -> &'static str {
-        let named = Name::ALL.iter().find(|(_, name)| *name == self.name);
+        let named = ParameterName::ALL
+            .iter()
+            .find(|(_, name)| *name == self.name);
         named.map_or("", |(name, _)| *name)
     }
 
@@ -92,13 +94,13 @@ impl Parameter {
     pub fn set(&self, scenario: &Scenario, value: f64) -> Scenario {
         let mut changed = scenario.clone();
         match self.name {
-            Name::Accuracy => changed.pace.accuracy = scenario::accuracy(value.min(1.0)),
-            Name::Interval => changed.pace.interval = Span::nanos((value * 1e9) as u64),
-            Name::Rtt => changed.network.rtt = Length((value * 1e6) as i64),
-            Name::Pods => changed.pods = (value as usize).max(1),
-            Name::Load => {
+            ParameterName::Accuracy => changed.pace.accuracy = scenario::accuracy(value.min(1.0)),
+            ParameterName::Interval => changed.pace.interval = Span::nanos((value * 1e9) as u64),
+            ParameterName::Rtt => changed.network.rtt = Length((value * 1e6) as i64),
+            ParameterName::Pods => changed.pods = (value as usize).max(1),
+            ParameterName::Load => {
                 for load in &mut changed.load {
-                    if let Source::Random { rate, .. } = &mut load.source {
+                    if let LoadSource::Random { rate, .. } = &mut load.source {
                         *rate *= value;
                     }
                 }

@@ -1,13 +1,13 @@
-//! Checks that were recorded, to be replayed: a line each, `seconds,pod,key[,cost]`, in the order of their time.
+//! Reads recorded checks for replay: a line each, `seconds,pod,key[,cost]`, in the order of their time.
 
 use std::path::Path;
 
-/// Bytes of a trace.
+/// The most bytes of a trace.
 const TRACE_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// One recorded check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct TraceRecord {
     /// Nanoseconds since the start of the trace.
     pub at: u64,
     pub pod: u64,
@@ -15,8 +15,8 @@ pub struct Recorded {
     pub cost: u64,
 }
 
-/// The checks in the file `path`, or what is wrong with it.
-pub fn read(path: &Path) -> Result<Vec<Recorded>, String> {
+/// Reads the checks in the file `path`; the error says what is wrong with it.
+pub fn read(path: &Path) -> Result<Vec<TraceRecord>, String> {
     let unreadable = |error| format!("{} cannot be read: {error}", path.display());
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > TRACE_BYTES_MAX {
@@ -29,9 +29,10 @@ pub fn read(path: &Path) -> Result<Vec<Recorded>, String> {
     parse(&text).map_err(|(line, text)| format!("{}:{line}: {text}", path.display()))
 }
 
-/// The checks in `text`, or the line that is wrong and why. Empty lines and those that start with `#` are skipped.
-fn parse(text: &str) -> Result<Vec<Recorded>, (usize, &'static str)> {
-    let mut recorded: Vec<Recorded> = Vec::new();
+/// Parses the checks in `text`; the error is the wrong line and the reason. Empty lines and lines that start with `#` are
+/// skipped.
+fn parse(text: &str) -> Result<Vec<TraceRecord>, (usize, &'static str)> {
+    let mut records: Vec<TraceRecord> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -39,18 +40,18 @@ fn parse(text: &str) -> Result<Vec<Recorded>, (usize, &'static str)> {
         }
         let one =
             record(line).ok_or((number, "must be seconds,pod,key or seconds,pod,key,cost"))?;
-        if recorded.last().is_some_and(|last| last.at > one.at) {
+        if records.last().is_some_and(|last| last.at > one.at) {
             return Err((number, "is earlier than the line before"));
         }
-        recorded.push(one);
+        records.push(one);
     }
-    Ok(recorded)
+    Ok(records)
 }
 
-fn record(line: &str) -> Option<Recorded> {
+fn record(line: &str) -> Option<TraceRecord> {
     let mut fields = line.split(',').map(str::trim);
     let seconds: f64 = fields.next()?.parse().ok()?;
-    let one = Recorded {
+    let one = TraceRecord {
         at: (0.0..=1e6)
             .contains(&seconds)
             .then_some((seconds * 1e9) as u64)?,
@@ -70,19 +71,19 @@ mod tests {
 
     #[test]
     fn lines_are_checks() {
-        let recorded = parse("# a shop\n0.5,3,7\n\n0.5,0,8,2\n").expect("sound");
-        assert_eq!(recorded.len(), 2);
-        let last = Recorded {
+        let records = parse("# a shop\n0.5,3,7\n\n0.5,0,8,2\n").expect("sound");
+        assert_eq!(records.len(), 2);
+        let last = TraceRecord {
             at: 500_000_000,
             pod: 0,
             key: 8,
             cost: 2,
         };
-        assert_eq!(recorded[1], last);
+        assert_eq!(records[1], last);
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn an_error_names_its_line() {
         for (text, line) in [
             ("x", 1),
             ("0,0", 1),

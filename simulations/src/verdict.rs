@@ -1,32 +1,32 @@
-//! What all seeds of a scenario say together, and whether that is what was expected.
+//! Combines the figures of all seeds of a scenario and compares them with the expectations.
 
-use crate::run::{Outcome, Phase};
-use crate::scenario::{Figure, Scenario, Target};
+use crate::run::{Phase, RunOutcome};
+use crate::scenario::{Figure, FigureBound, Scenario};
 
-/// A figure of every seed, and the one that counts.
+/// A figure over all seeds, compared with its bound.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct FigureResult {
     pub figure: Figure,
-    pub target: Target,
-    /// Seconds; of the whole run if it is 0 to the end.
+    pub target: FigureBound,
+    /// From when to when, in seconds.
     pub span: (f64, f64),
-    /// At the scenario's percentile.
+    /// The value at the scenario's percentile.
     pub value: f64,
-    /// Of all seeds, the one that is furthest off.
+    /// The value of the worst seed.
     pub worst: f64,
     pub worst_seed: u64,
 }
 
-impl Held {
+impl FigureResult {
     pub fn holds(&self) -> bool {
         match self.target {
-            Target::AtMost(most) => self.value <= most,
-            Target::AtLeast(least) => self.value >= least,
+            FigureBound::AtMost(most) => self.value <= most,
+            FigureBound::AtLeast(least) => self.value >= least,
         }
     }
 }
 
-/// Something that must not be, and the seed that shows it.
+/// A broken invariant or expectation, and the seed that shows it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub seed: u64,
@@ -35,16 +35,16 @@ pub struct Failure {
 
 /// The verdict on one scenario.
 #[derive(Clone, Debug)]
-pub struct Verdict<'a> {
+pub struct ScenarioVerdict<'a> {
     pub scenario: &'a Scenario,
-    pub outcomes: Vec<Outcome>,
-    pub held: Vec<Held>,
+    pub outcomes: Vec<RunOutcome>,
+    pub results: Vec<FigureResult>,
     pub failures: Vec<Failure>,
 }
 
-impl<'a> Verdict<'a> {
-    pub fn new(scenario: &'a Scenario, outcomes: Vec<Outcome>) -> Self {
-        let held: Vec<Held> = held(scenario, &outcomes);
+impl<'a> ScenarioVerdict<'a> {
+    pub fn new(scenario: &'a Scenario, outcomes: Vec<RunOutcome>) -> Self {
+        let results: Vec<FigureResult> = results(scenario, &outcomes);
         let broken = outcomes.iter().flat_map(|outcome| {
             let seed = outcome.seed;
             outcome.violations.iter().map(move |text| Failure {
@@ -52,25 +52,25 @@ impl<'a> Verdict<'a> {
                 text: text.clone(),
             })
         });
-        let short = held.iter().filter(|held| !held.holds()).map(|held| {
-            let (from, to) = held.span;
-            let (name, value, worst) = (held.figure.name(), held.value, held.worst);
-            let target = match held.target {
-                Target::AtMost(most) => format!("at most {most}"),
-                Target::AtLeast(least) => format!("at least {least}"),
+        let short = results.iter().filter(|results| !results.holds()).map(|results| {
+            let (from, to) = results.span;
+            let (name, value, worst) = (results.figure.name(), results.value, results.worst);
+            let target = match results.target {
+                FigureBound::AtMost(most) => format!("at most {most}"),
+                FigureBound::AtLeast(least) => format!("at least {least}"),
             };
             let text = format!(
                 "{name} from {from}s to {to}s: {value:.3}, expected {target}; this seed: {worst:.3}"
             );
             Failure {
-                seed: held.worst_seed,
+                seed: results.worst_seed,
                 text,
             }
         });
         Self {
             scenario,
             failures: broken.chain(short).collect(),
-            held,
+            results,
             outcomes,
         }
     }
@@ -86,14 +86,14 @@ impl<'a> Verdict<'a> {
 }
 
 /// A figure of the whole run over all seeds, at the scenario's percentile.
-pub fn summary(scenario: &Scenario, outcomes: &[Outcome], figure: Figure) -> f64 {
+pub fn summary(scenario: &Scenario, outcomes: &[RunOutcome], figure: Figure) -> f64 {
     let values = outcomes
         .iter()
         .filter_map(|outcome| Some(value(outcome.phases.first()?, figure)));
     percentile(&mut values.collect::<Vec<f64>>(), scenario.percentile)
 }
 
-fn held(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Held> {
+fn results(scenario: &Scenario, outcomes: &[RunOutcome]) -> Vec<FigureResult> {
     let mut all = Vec::new();
     for (number, expect) in scenario.expect.iter().enumerate() {
         let phases: Vec<(u64, &Phase)> = outcomes
@@ -106,8 +106,8 @@ fn held(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Held> {
                 .map(|(_, phase)| value(phase, *figure))
                 .collect();
             let further = |a: &f64, b: &f64| match target {
-                Target::AtMost(_) => a.total_cmp(b),
-                Target::AtLeast(_) => b.total_cmp(a),
+                FigureBound::AtMost(_) => a.total_cmp(b),
+                FigureBound::AtLeast(_) => b.total_cmp(a),
             };
             let seeds = phases
                 .iter()
@@ -117,10 +117,10 @@ fn held(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Held> {
                 .max_by(|(_, a), (_, b)| further(a, b))
                 .unwrap_or((0, f64::NAN));
             let percent = match target {
-                Target::AtMost(_) => scenario.percentile,
-                Target::AtLeast(_) => 100.0 - scenario.percentile,
+                FigureBound::AtMost(_) => scenario.percentile,
+                FigureBound::AtLeast(_) => 100.0 - scenario.percentile,
             };
-            all.push(Held {
+            all.push(FigureResult {
                 figure: *figure,
                 target: *target,
                 span: (expect.from as f64 / 1e9, expect.to as f64 / 1e9),
@@ -133,7 +133,7 @@ fn held(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Held> {
     all
 }
 
-/// What a figure is in one phase of one run.
+/// The value of a figure in one phase of one run.
 pub fn value(phase: &Phase, figure: Figure) -> f64 {
     let (tally, cost) = (&phase.tally, &phase.cost);
     let of = |part: u64, whole: u64| match whole {
@@ -154,7 +154,7 @@ pub fn value(phase: &Phase, figure: Figure) -> f64 {
     }
 }
 
-/// The value that `percent` of all are not above.
+/// The smallest value that at least `percent` of all values do not exceed.
 fn percentile(values: &mut [f64], percent: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (percent / 100.0 * values.len() as f64).ceil() as usize;

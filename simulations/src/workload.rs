@@ -1,12 +1,12 @@
-//! Checks as they arrive: when, of which key, and at which pod. The same for every policy that is compared.
+//! The checks of a run: when, of which key, and at which pod. They are the same for every policy.
 
 use rand_distr::Zipf;
 
-use crate::dice::{Dice, mix};
-use crate::scenario::{Arrivals, Load, Pick, Pods, Scenario, Source};
-use crate::trace::Recorded;
+use crate::random::{SeededRandom, mix};
+use crate::scenario::{Arrivals, Load, LoadSource, Pick, Pods, Scenario};
+use crate::trace::TraceRecord;
 
-/// How steep a zipf is.
+/// The exponent of a zipf distribution.
 const ZIPF_EXPONENT: f64 = 1.0;
 
 /// One check.
@@ -14,11 +14,11 @@ const ZIPF_EXPONENT: f64 = 1.0;
 pub struct Arrival {
     /// Nanoseconds since the start.
     pub at: u64,
-    /// Which pod it is asked of, as a number of any size: of the pods alive it is this one, counted round and round.
+    /// Its pod, as a number of any size: modulo the number of live pods.
     pub pod: u64,
-    /// Which of the scenario's loads it is of.
+    /// The number of its load in the scenario.
     pub load: usize,
-    /// Its key: the first load with the same descriptor, and the number of the key there.
+    /// The first load with the same descriptor, and the number of the key there.
     pub subject: usize,
     pub key: u32,
     pub cost: u64,
@@ -27,7 +27,7 @@ pub struct Arrival {
 /// All arrivals of a run, in the order of their time.
 #[derive(Debug)]
 pub struct Workload<'a> {
-    streams: Vec<Stream<'a>>,
+    streams: Vec<LoadStream<'a>>,
 }
 
 impl<'a> Workload<'a> {
@@ -35,7 +35,7 @@ impl<'a> Workload<'a> {
         let loads = scenario.load.iter().enumerate();
         Self {
             streams: loads
-                .map(|(number, load)| Stream::new(number, load, seed))
+                .map(|(number, load)| LoadStream::new(number, load, seed))
                 .collect(),
         }
     }
@@ -59,25 +59,25 @@ impl Iterator for Workload<'_> {
 
 /// The arrivals of one load.
 #[derive(Debug)]
-struct Stream<'a> {
+struct LoadStream<'a> {
     number: usize,
     load: &'a Load,
-    dice: Dice,
+    random: SeededRandom,
     zipf: Option<Zipf<f64>>,
-    /// How many there were.
+    /// The number of arrivals so far.
     count: u32,
-    /// Until when arrivals come before there is a pause.
+    /// The end of the current burst.
     on_until: u64,
     at: u64,
     next: Option<Arrival>,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> LoadStream<'a> {
     fn new(number: usize, load: &'a Load, seed: u64) -> Self {
         let mut stream = Self {
             number,
             load,
-            dice: Dice::new(seed, 0x10ad + number as u64),
+            random: SeededRandom::new(seed, 0x10ad + number as u64),
             zipf: Zipf::new(f64::from(load.keys), ZIPF_EXPONENT).ok(),
             count: 0,
             on_until: 0,
@@ -90,8 +90,8 @@ impl<'a> Stream<'a> {
 
     fn advance(&mut self) {
         let next = match &self.load.source {
-            Source::Random { rate, arrivals } => self.drawn(*rate, *arrivals),
-            Source::Trace(recorded) => self.replayed(recorded),
+            LoadSource::Random { rate, arrivals } => self.drawn(*rate, *arrivals),
+            LoadSource::Trace(records) => self.replayed(records),
         };
         self.count = self.count.wrapping_add(1);
         self.next = next.filter(|next| next.at < self.load.to);
@@ -99,17 +99,17 @@ impl<'a> Stream<'a> {
 
     fn drawn(&mut self, rate: f64, arrivals: Arrivals) -> Option<Arrival> {
         self.at += match arrivals {
-            Arrivals::Poisson => self.dice.around(1e9 / rate),
+            Arrivals::Poisson => self.random.around(1e9 / rate),
             Arrivals::Regular => (1e9 / rate) as u64,
             Arrivals::Bursts(bursts) => {
                 let (on, off) = (bursts.on.nanos() as f64, bursts.off.nanos() as f64);
-                let mut wait = self.dice.around(1e9 / rate * on / (on + off));
+                let mut wait = self.random.around(1e9 / rate * on / (on + off));
                 while self.at + wait >= self.on_until {
-                    // What is left of the wait is spent in the next burst.
-                    let pause = self.dice.around(off);
+                    // The rest of the wait passes in the next burst.
+                    let pause = self.random.around(off);
                     let begins = self.on_until.max(self.load.from) + pause;
                     wait = begins + (self.at + wait - self.on_until.max(self.at)) - self.at;
-                    self.on_until = begins + self.dice.around(on).max(1);
+                    self.on_until = begins + self.random.around(on).max(1);
                 }
                 wait
             }
@@ -126,8 +126,8 @@ impl<'a> Stream<'a> {
         })
     }
 
-    fn replayed(&self, recorded: &[Recorded]) -> Option<Arrival> {
-        let one = recorded.get(self.count as usize)?;
+    fn replayed(&self, records: &[TraceRecord]) -> Option<Arrival> {
+        let one = records.get(self.count as usize)?;
         Some(Arrival {
             at: self.load.from + one.at,
             pod: one.pod,
@@ -141,9 +141,9 @@ impl<'a> Stream<'a> {
     fn pick(&mut self) -> u32 {
         let keys = u64::from(self.load.keys);
         let number = match self.load.pick {
-            Pick::Uniform => self.dice.below(keys),
+            Pick::Uniform => self.random.below(keys),
             Pick::Zipf => match &self.zipf {
-                Some(zipf) => self.dice.of(zipf) as u64 - 1,
+                Some(zipf) => self.random.of(zipf) as u64 - 1,
                 None => 0,
             },
             Pick::Fresh => u64::from(self.count),
@@ -154,11 +154,11 @@ impl<'a> Stream<'a> {
 
     fn pod(&mut self, key: u32) -> u64 {
         match self.load.pods {
-            Pods::Even => self.dice.roll(),
-            Pods::First(pods) => self.dice.below(pods),
-            Pods::Skewed(skew) => match self.dice.chance(skew.part) {
-                true => self.dice.below(skew.to),
-                false => self.dice.roll(),
+            Pods::Even => self.random.roll(),
+            Pods::First(pods) => self.random.below(pods),
+            Pods::Skewed(skew) => match self.random.chance(skew.part) {
+                true => self.random.below(skew.to),
+                false => self.random.roll(),
             },
             Pods::Sticky(each) => mix((u64::from(key) << 32) ^ (self.at / each.nanos().max(1))),
         }

@@ -1,8 +1,8 @@
-//! `/admin/v1/...`: what is in force and how it stands, for operators.
+//! `/admin/v1/...`: the state and the rules of this pod, for operators.
 //!
-//! On TCP a request must name this host by address or as `localhost`: a page that a browser was tricked into loading
-//! from a name of its own is refused. With a token every request must carry it, but for the page at `/`, which asks for
-//! it.
+//! On TCP, the Host header must be an address or `localhost`. This refuses requests of a web page whose own host name was
+//! made to resolve to this pod. If a token is configured, every request must send it, except the one for the page at `/`,
+//! which then asks the user for it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ use tidegate_core::pure::{Limit, Rule};
 /// The scheme before a token.
 const BEARER: &[u8] = b"Bearer ";
 
-/// The pages, each with the method it is asked with.
+/// The paths, each with its method.
 const PAGES: [(&str, &str); 6] = [
     ("/", "GET"),
     ("/admin/v1/status", "GET"),
@@ -44,21 +44,21 @@ const PAGES: [(&str, &str); 6] = [
 /// The service of the admin listener.
 #[derive(Clone)]
 pub struct Api {
-    /// What it tells of.
+    /// The engine whose state it shows.
     pub engine: Arc<Engine>,
-    /// How the daemon is.
+    /// The state of the daemon.
     pub status: Arc<Status>,
-    /// What the store's shards are called.
+    /// The metrics, and the names of the store's shards.
     pub telemetry: Arc<Telemetry>,
-    /// Where the store is asked.
+    /// The client for questions to the store.
     pub store: StoreClient,
-    /// How long it may take to answer.
-    pub patience: Duration,
-    /// What a request must carry.
+    /// The longest wait for the store's answer.
+    pub store_timeout: Duration,
+    /// The bearer token that a request must send.
     pub token: Option<Arc<str>>,
-    /// The most keys held.
+    /// The most keys of each table.
     pub keys_max: usize,
-    /// Bytes of a key.
+    /// The most bytes of a key.
     pub key_bytes_max: usize,
 }
 
@@ -98,7 +98,7 @@ impl Api {
         }
     }
 
-    /// Why whoever sent these headers is not answered, if so.
+    /// The refusal, if these headers do not permit the request.
     fn refused(&self, headers: &HeaderMap, path: &str) -> Option<Reply> {
         if !names_this_host(headers.get(HOST)) {
             let what = "the Host must be localhost or an address";
@@ -124,7 +124,7 @@ impl Api {
         };
         let given = given
             .and_then(|value| value.as_bytes().split_at_checked(BEARER.len()))
-            // As HTTP has it, a scheme is the same in any case.
+            // In HTTP the scheme is not case-sensitive.
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(BEARER))
             .map_or(&b""[..], |(_, given)| given);
         is_secret(given, token.as_bytes())

@@ -1,6 +1,6 @@
 //! `/metrics`, `/livez`, `/readyz`, `/healthcheck`: read-only, safe to expose to the pod network.
 //!
-//! Readiness never depends on the store: a pod without one still limits.
+//! Readiness never depends on the store: a pod that cannot reach it still limits.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -23,16 +23,16 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The service of the metrics listener.
 #[derive(Clone, Debug)]
-pub struct Health {
-    /// Whose figures.
+pub struct MetricsService {
+    /// The engine whose figures it shows.
     pub engine: Arc<Engine>,
-    /// The figures.
+    /// The metrics.
     pub telemetry: Arc<Telemetry>,
-    /// How it is.
+    /// The state of the daemon.
     pub status: Arc<Status>,
 }
 
-impl Service<Request<Incoming>> for Health {
+impl Service<Request<Incoming>> for MetricsService {
     type Response = Reply;
     type Error = Infallible;
     type Future = Ready<Result<Reply, Infallible>>;
@@ -42,7 +42,7 @@ impl Service<Request<Incoming>> for Health {
     }
 }
 
-impl Health {
+impl MetricsService {
     fn answer(&self, request: &Request<Incoming>) -> Reply {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return method_refusal("GET, HEAD");

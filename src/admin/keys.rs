@@ -1,7 +1,6 @@
-//! The keys that a descriptor means: how they stand here and fleet-wide, and their reset.
+//! Usage and reset of the keys that a descriptor matches, in this pod and in the fleet.
 //!
-//! What this pod knows is read and forgotten at once; only the store is waited for, and not for longer than
-//! [`Api::patience`].
+//! This pod's own state is read or reset at once. Only the store's answer is waited for, at most [`Api::store_timeout`].
 
 use std::pin::pin;
 
@@ -19,14 +18,14 @@ use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
 use tidegate_core::pure::{Cells, Check, Moment, Span};
 
 const FLEET_ERROR: &str = "the store did not answer";
-const NOT_TOLD: &str =
-    "the store did not confirm: this pod has reset the keys, the fleet may not have; ask again";
+const RESET_UNCONFIRMED: &str =
+    "the store did not confirm: this pod has reset the keys, the fleet may not have; try again";
 
-/// How an errand ends; dropped unsaid, it is undone.
-type Answered<T> = oneshot::Receiver<Result<T, StoreFailure>>;
+/// Receives the answer to a store request. If the sender is dropped, the request failed.
+type PendingAnswer<T> = oneshot::Receiver<Result<T, StoreFailure>>;
 
-/// One key that a descriptor means.
-struct Row {
+/// One key that the descriptor matches.
+struct KeyRow {
     json: Value,
     store: Option<(StoreKey, Terms)>,
 }
@@ -34,16 +33,16 @@ struct Row {
 impl Api {
     /// `GET /admin/v1/usage`.
     pub(super) async fn usage(&self, query: &str) -> Reply {
-        let looked = self.look(query, |answer, hit, moment| Row {
+        let found = self.look(query, |answer, hit, moment| KeyRow {
             json: usage_json(answer, hit),
             store: self.engine.store_key(answer, hit, moment),
         });
-        let (domain, mut rows) = match looked {
-            Ok(looked) => looked,
+        let (domain, mut rows) = match found {
+            Ok(found) => found,
             Err(refused) => return refused_reply(&refused),
         };
         let store_request = |(key, terms)| {
-            let (report, answered) = reported();
+            let (report, answered) = answer_channel();
             self.store.leave(StoreRequest::Read(key, terms, report));
             (terms, answered)
         };
@@ -68,15 +67,15 @@ impl Api {
 
     /// `DELETE /admin/v1/keys`.
     pub(super) async fn reset(&self, query: &str) -> Reply {
-        let looked = self.look(query, |answer, hit, moment| {
+        let found = self.look(query, |answer, hit, moment| {
             answer.limit(hit)?;
             self.engine.forget_hit(answer, hit, moment);
-            Some(Row {
+            Some(KeyRow {
                 json: json!({ "rule": answer.rule(hit).label, "key": name(hit) }),
                 store: self.engine.store_key(answer, hit, moment),
             })
         });
-        let (domain, rows) = match looked {
+        let (domain, rows) = match found {
             Ok((domain, rows)) => (domain, rows.into_iter().flatten().collect::<Vec<_>>()),
             Err(refused) => return refused_reply(&refused),
         };
@@ -85,7 +84,7 @@ impl Api {
             return refusal(StatusCode::NOT_FOUND, "NO_RULE", what);
         }
         let store_request = |(key, _)| {
-            let (report, answered) = reported();
+            let (report, answered) = answer_channel();
             self.store.leave(StoreRequest::Reset(key, report));
             answered
         };
@@ -101,20 +100,20 @@ impl Api {
             .iter()
             .all(|outcome| matches!(outcome, Some(Ok(()))));
         let scope = |fleet: bool| if fleet { "fleet" } else { "pod" };
-        let row = |(mut row, outcome): (Row, Option<Result<(), StoreFailure>>)| {
+        let row = |(mut row, outcome): (KeyRow, Option<Result<(), StoreFailure>>)| {
             row.json["scope"] = scope(outcome == Some(Ok(()))).into();
             row.json
         };
         let reset: Vec<Value> = rows.into_iter().zip(outcomes).map(row).collect();
         let mut body = json!({ "domain": domain, "scope": scope(everywhere), "reset": reset });
         if failed {
-            body["error"] = json!({ "code": "STORE_UNREACHABLE", "message": NOT_TOLD });
+            body["error"] = json!({ "code": "STORE_UNREACHABLE", "message": RESET_UNCONFIRMED });
             return json(StatusCode::SERVICE_UNAVAILABLE, &body);
         }
         json(StatusCode::OK, &body)
     }
 
-    /// The domain of a query, and what `of` makes of every hit of its descriptor. Nothing is used.
+    /// The domain of a query, and `of` of every hit of its descriptor. No cell is used.
     fn look<T>(
         &self,
         query: &str,
@@ -133,12 +132,12 @@ impl Api {
         })
     }
 
-    /// Waits for all errands together. What is not done in time is undone.
+    /// Waits for all requests together. A request without an answer in time has failed.
     async fn wait_for<T>(
         &self,
-        waiting: Vec<Option<Answered<T>>>,
+        waiting: Vec<Option<PendingAnswer<T>>>,
     ) -> Vec<Option<Result<T, StoreFailure>>> {
-        let mut over = pin!(tokio::time::sleep(self.patience));
+        let mut over = pin!(tokio::time::sleep(self.store_timeout));
         let mut ends = Vec::with_capacity(waiting.len());
         for answered in waiting {
             let Some(answered) = answered else {
@@ -155,10 +154,10 @@ impl Api {
     }
 }
 
-/// Whom an errand tells how it ended, and where that is heard.
-fn reported<T: Send + 'static>() -> (Responder<T>, Answered<T>) {
-    let (tell, receive_news) = oneshot::channel();
-    (Box::new(move |end| tell.send(end).is_ok()), receive_news)
+/// A responder for a store request, and the receiver of its answer.
+fn answer_channel<T: Send + 'static>() -> (Responder<T>, PendingAnswer<T>) {
+    let (sender, receiver) = oneshot::channel();
+    (Box::new(move |end| sender.send(end).is_ok()), receiver)
 }
 
 fn refused_reply(refused: &Refused) -> Reply {
@@ -190,7 +189,7 @@ fn usage_json(answer: &Answer, hit: &Hit) -> Value {
     })
 }
 
-/// How a key stands in the store. What pods have admitted and not yet told is not in it.
+/// The usage of a key in the store. Cells that pods have not reported yet are not in it.
 fn fleet_json(terms: Terms, store_state: StoreState) -> Value {
     let (used, remaining, reset_after) = match (terms, store_state) {
         (
@@ -225,7 +224,7 @@ fn fleet_json(terms: Terms, store_state: StoreState) -> Value {
             };
             (used, requests.less(used), reset_after)
         }
-        // The store answers as it is asked.
+        // The store answers in the form of the question.
         (Terms::Level { .. }, StoreState::Window { .. })
         | (Terms::Window { .. }, StoreState::Level { .. }) => {
             return Value::Null;
@@ -234,7 +233,7 @@ fn fleet_json(terms: Terms, store_state: StoreState) -> Value {
     json!({ "used": used.get(), "remaining": remaining.get(), "reset_after": reset_after.to_string() })
 }
 
-/// The part of the previous window's cells that still counts, rounded down as checks do.
+/// The part of the previous window's cells that still counts, rounded down as for checks.
 fn in_sight(previous: Cells, left: Span, window: Span) -> Cells {
     let weight = u128::from(previous.get()).saturating_mul(u128::from(left.get()));
     let whole = weight.checked_div(u128::from(window.get()));
@@ -267,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Ten an hour for each client, told to the store, and for each of its paths, this pod's own.
+    /// Ten an hour for each client, reported to the store, and ten for each of its paths, local to this pod.
     fn api(store: StoreClient) -> Api {
         let hourly = || RuleSpec::new(Limit::new(10, Unit::Hour, 1, None).unwrap());
         let own = RuleSpec {
@@ -292,7 +291,7 @@ mod tests {
             telemetry: Arc::new(Telemetry::new(&engine.snapshot(), KeysShown::Plain)),
             engine,
             store,
-            patience: Duration::from_millis(20),
+            store_timeout: Duration::from_millis(20),
             token: None,
             keys_max: 64,
             key_bytes_max: 64,
@@ -317,7 +316,7 @@ mod tests {
         })
     }
 
-    /// A store that takes errands and says nothing.
+    /// A store that takes requests and never answers.
     fn silent() -> StoreClient {
         let kept = Mutex::new(Vec::new());
         StoreClient::new(move |store_request| {
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn usage_is_told_fleet_wide_where_the_store_is_told() {
+    async fn usage_is_fleet_wide_where_the_rule_reports_to_the_store() {
         // Two cells and a bit of a third.
         let level = Span::seconds(721);
         let (status, page) = body(api(store(level)).usage(QUERY).await).await;
@@ -346,7 +345,7 @@ mod tests {
         assert_eq!(
             page["usage"][1].get("fleet_error"),
             None,
-            "nobody was asked"
+            "the store was not asked"
         );
     }
 
@@ -362,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_is_of_the_fleet_where_the_store_was_told() {
+    async fn a_reset_is_fleet_wide_where_the_store_confirmed() {
         let api = api(store(Span::ZERO));
         let (status, page) = body(api.reset("domain=api&client=x").await).await;
         assert_eq!((status, &page["scope"]), (200, &json!("fleet")));
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reset_that_the_store_does_not_hear_of_says_what_was_done() {
+    async fn a_reset_that_the_store_does_not_confirm_says_what_was_done() {
         for store in [StoreClient::CLOSED, StoreClient::new(Err), silent()] {
             let api = api(store);
             let use_up = || {
@@ -386,7 +385,7 @@ mod tests {
             let (status, page) = body(api.reset("domain=api&client=x").await).await;
             assert_eq!((status, &page["scope"]), (503, &json!("pod")));
             assert_eq!(page["error"]["code"], "STORE_UNREACHABLE");
-            assert_eq!(page["error"]["message"], NOT_TOLD);
+            assert_eq!(page["error"]["message"], RESET_UNCONFIRMED);
             assert_eq!(page["reset"].as_array().unwrap().len(), 1);
             assert!(use_up(), "this pod has forgotten it");
         }
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_told_as_checks_count_them() {
+    fn windows_are_shown_as_checks_count_them() {
         let limit = Limit::new(10, Unit::Minute, 1, None).unwrap();
         let store_state = |current, previous| StoreState::Window {
             current: Cells::new(current),

@@ -1,7 +1,7 @@
-//! The page at the admin listener's `/`: one file that asks the admin API, and nobody else.
+//! The page at `/` of the admin listener: one file that calls the admin API and nothing else.
 //!
-//! It holds no figures and no secrets, so it is given without a token; what it asks for then needs one. The policy it is
-//! sent with lets nothing run but its own script, whatever the keys are called that it shows.
+//! The page holds no figures and no secrets, so it needs no token; its API calls do. Its content security policy permits
+//! only its own script, so that a key that looks like a script cannot run.
 
 use hyper::StatusCode;
 use hyper::header::{
@@ -12,7 +12,7 @@ use crate::wire::{Reply, refusal, reply, unguessable};
 
 const PAGE: &str = include_str!("page.html");
 const HTML: &str = "text/html; charset=utf-8";
-/// Stands in the page where the number goes that its own script and style are known by.
+/// The placeholder in the page for the nonce of its script and style.
 const NONCE: &str = "NONCE";
 
 /// The page.
@@ -23,7 +23,7 @@ pub(super) fn page() -> Reply {
          connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
     let Ok(policy) = HeaderValue::try_from(policy) else {
-        let what = "the page's policy is no header";
+        let what = "the page's policy is not a valid header";
         return refusal(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", what);
     };
     let mut response = reply(StatusCode::OK, HTML, PAGE.replace(NONCE, &nonce));

@@ -1,4 +1,4 @@
-//! What the daemon says of itself: whether it is ready, and how its configuration came about.
+//! The state of the daemon: whether it is ready, and which configuration is in force.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-/// The state of the daemon, told by the daemon and read by the pages.
+/// The state of the daemon. The daemon and the reloader set it; the admin services read it.
 #[derive(Debug)]
 pub struct Status {
     pod_id: String,
@@ -15,23 +15,23 @@ pub struct Status {
     configuration: Mutex<Configuration>,
 }
 
-/// How the rules in force came about.
+/// The configuration in force, and the last attempt to reload it.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// Counts up with every reload that was applied.
+    /// Grows with every reload that was applied.
     pub version: u64,
-    /// Of the files it was read from.
+    /// The hash of its files.
     pub hash: u64,
     /// When it was applied.
     pub applied_at: Option<SystemTime>,
-    /// What is legal but surprising in it.
+    /// Its warnings.
     pub warnings: Vec<String>,
-    /// Why the last attempt to reload was refused, if it was.
+    /// The faults of the last reload, if it was refused.
     pub faults: Vec<String>,
 }
 
 impl Configuration {
-    /// For the admin API.
+    /// Its form in the admin API.
     pub fn json(&self) -> Value {
         json!({
             "version": self.version,
@@ -54,12 +54,12 @@ impl Status {
         }
     }
 
-    /// What the pod calls itself.
+    /// The name of the pod.
     pub fn pod_id(&self) -> &str {
         &self.pod_id
     }
 
-    /// Tells this start of the pod from every other.
+    /// A random id of this process; every start has a new one.
     pub const fn incarnation(&self) -> u128 {
         self.incarnation
     }
@@ -69,12 +69,12 @@ impl Status {
         self.ready.load(Ordering::Acquire)
     }
 
-    /// Says whether it is.
+    /// Sets what [`Status::is_ready`] answers.
     pub fn set_ready(&self, ready: bool) {
         self.ready.store(ready, Ordering::Release);
     }
 
-    /// How the rules in force came about.
+    /// Locks the configuration in force.
     pub fn configuration(&self) -> MutexGuard<'_, Configuration> {
         self.configuration
             .lock()

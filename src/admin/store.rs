@@ -1,4 +1,4 @@
-//! How it stands with the store: the link, the fleet, and the books of what was admitted.
+//! The state of the store as the admin API shows it: the link, the fleet, and the books of admitted cells.
 
 use serde_json::{Value, json};
 
@@ -7,10 +7,10 @@ use tidegate_core::engine::sync::{Books, Figures};
 use tidegate_core::pure::sync::Circuit;
 use tidegate_core::pure::{Cells, Nanos, Span};
 
-/// People read milliseconds.
+/// The precision of times that people read.
 const MILLISECOND: Span = Span::nanos(1_000_000);
 
-/// How the store can be reached, for the admin API.
+/// The link to the store and its shards.
 pub(super) fn json(figures: &Figures, telemetry: &Telemetry, now: Nanos) -> Value {
     let shards: Vec<Value> = figures
         .shards
@@ -31,7 +31,7 @@ pub(super) fn json(figures: &Figures, telemetry: &Telemetry, now: Nanos) -> Valu
     })
 }
 
-/// The same in a line.
+/// The same in one line of text.
 pub(super) fn line(figures: &Figures, now: Nanos) -> String {
     let link = link(figures);
     match figures.staleness(now).map(rounded) {
@@ -44,9 +44,9 @@ pub(super) fn line(figures: &Figures, now: Nanos) -> String {
     }
 }
 
-/// Where every cell is that was admitted and is to be told: the five add up to all of them, as of the last time that
-/// they were counted, at most a second ago. What is found can be more than was lost: then the store has cells under this
-/// pod's name that are not of this start, and `lost` is below zero.
+/// Where every admitted cell is that the pod has to report. The five figures add up to all of these cells, as of the last
+/// count, at most a second ago. `lost` is negative if more cells were found than lost: the store then has cells under
+/// this pod's name from another start.
 pub(super) fn books(books: &Books) -> Value {
     let signed = |cells: Cells| i64::try_from(cells.get()).unwrap_or(i64::MAX);
     json!({
@@ -58,7 +58,7 @@ pub(super) fn books(books: &Books) -> Value {
     })
 }
 
-/// The worst circuit of all shards.
+/// The worst circuit state of all shards.
 fn link(figures: &Figures) -> &'static str {
     let circuits = figures.shards.iter().map(|shard| shard.circuit);
     circuits

@@ -1,7 +1,7 @@
-//! `/admin/v1/top`: what is asked of each rule and who is denied most, for people who look on.
+//! `/admin/v1/top`: the decisions of each rule and the keys that are denied most.
 //!
-//! It tells totals and when they were read: whoever asks twice knows the rates. What is recent is that of the last half
-//! to whole minute.
+//! The answer has totals and the time of reading: a client that asks twice can compute rates. "Recent" figures cover the
+//! last 30 to 60 seconds.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,15 +18,15 @@ use crate::wire::{Reply, json, refusal};
 use tidegate_core::pure::heavy_hitters::OFFENDERS_MAX;
 use tidegate_core::pure::{HeavyHitter, KeysShown, Rule, Span};
 
-/// Keys that are told of each rule, if nothing else is asked for.
+/// Keys of each rule, unless the query says otherwise.
 const KEYS: usize = 10;
-/// Rules that are told, if nothing else is asked for.
+/// Rules, unless the query says otherwise.
 const RULES: usize = 100;
 const RULES_MAX: usize = 10_000;
 
-/// How much is asked for.
+/// How many rules and keys the client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
+struct TopQuery {
     rules: usize,
     keys: usize,
 }
@@ -34,13 +34,13 @@ struct Wanted {
 impl Api {
     /// `GET /admin/v1/top`.
     pub(super) fn top(&self, query: &str) -> Reply {
-        match wanted(query) {
+        match parse_query(query) {
             Ok(wanted) => json(StatusCode::OK, &self.top_json(wanted)),
             Err(what) => refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what),
         }
     }
 
-    fn top_json(&self, wanted: Wanted) -> Value {
+    fn top_json(&self, wanted: TopQuery) -> Value {
         let now = Clock::get().moment().now;
         let (snapshot, telemetry) = (self.engine.snapshot(), &self.telemetry);
         let configured = snapshot.rules().all().iter();
@@ -73,9 +73,9 @@ impl Api {
     }
 }
 
-/// The rules that denied most lately, then those that decided most.
+/// Sorts by recent denials, then by all decisions, and keeps the first `most`.
 fn most_denied(mut meters: Vec<Arc<RuleMeter>>, most: usize) -> Vec<Arc<RuleMeter>> {
-    // Stable: rules that nobody asks stay in the order of the configuration.
+    // Stable: rules without checks stay in the order of the configuration.
     meters
         .sort_by_cached_key(|meter| Reverse((meter.recently_denied(), meter.decisions().total())));
     meters.truncate(most);
@@ -97,14 +97,14 @@ fn rule_json(meter: &RuleMeter, configured: &BTreeMap<&str, &Rule>, keys: usize)
     })
 }
 
-fn key_json(offender: &HeavyHitter<Entries>) -> Value {
+fn key_json(key: &HeavyHitter<Entries>) -> Value {
     let entry = |(key, value): &(Box<str>, Box<str>)| json!({ "key": key, "value": value });
-    let entries = offender.about.as_ref();
+    let entries = key.about.as_ref();
     json!({
-        "key": format!("{:032x}", offender.name),
+        "key": format!("{:032x}", key.name),
         "entries": entries.map(|entries| entries.iter().map(entry).collect::<Vec<_>>()),
-        "denied": offender.count,
-        "error": offender.error,
+        "denied": key.count,
+        "error": key.error,
     })
 }
 
@@ -121,9 +121,9 @@ fn length(duration: Duration) -> String {
     Span::nanos(nanos).to_string()
 }
 
-/// What `rules=N&keys=N` ask for.
-fn wanted(query: &str) -> Result<Wanted, String> {
-    let mut wanted = Wanted {
+/// Parses `rules=N&keys=N`.
+fn parse_query(query: &str) -> Result<TopQuery, String> {
+    let mut wanted = TopQuery {
         rules: RULES,
         keys: KEYS,
     };
@@ -132,7 +132,7 @@ fn wanted(query: &str) -> Result<Wanted, String> {
         let (field, most) = match name {
             "rules" => (&mut wanted.rules, RULES_MAX),
             "keys" => (&mut wanted.keys, OFFENDERS_MAX),
-            _ => return Err("ask with rules=N and keys=N, or with nothing".to_owned()),
+            _ => return Err("the query may have rules=N and keys=N only".to_owned()),
         };
         let number = value.parse().ok().filter(|number| *number <= most);
         *field = number.ok_or_else(|| format!("{name}: must be a number from 0 to {most}"))?;
@@ -145,8 +145,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_much_is_asked_for_is_bounded() {
-        let found = |query| wanted(query).map(|found| (found.rules, found.keys));
+    fn the_query_is_bounded() {
+        let found = |query| parse_query(query).map(|found| (found.rules, found.keys));
         assert_eq!(found(""), Ok((RULES, KEYS)));
         assert_eq!(found("keys=32"), Ok((RULES, 32)));
         assert_eq!(found("rules=1&keys=0"), Ok((1, 0)));
@@ -158,7 +158,7 @@ mod tests {
             "keys=-1",
             "limit=3",
         ] {
-            assert!(wanted(query).is_err(), "{query}");
+            assert!(parse_query(query).is_err(), "{query}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! File descriptors: as many as the connections may need, or fewer connections.
+//! File descriptors: raises the soft limit to what the connections need, or lowers the number of connections.
 //!
-//! A process that has none left accepts nobody. So the soft limit is raised to what `bounds.connections_max` needs; where
-//! the system does not allow that, fewer connections are allowed.
+//! A process without free descriptors cannot accept connections. Where the system does not allow as many descriptors as
+//! `bounds.connections_max` needs, the pod accepts fewer connections.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
@@ -11,10 +11,10 @@ use crate::wire::seats::SPARES_MAX;
 
 /// Descriptors besides connections: listeners, the log, the runtime, files that are read, the store's servers.
 const OTHERS_MAX: u64 = 64;
-/// Of a limit that is very low, the part that connections for checks get: one in so many.
+/// If the limit is very low, connections for checks get one in so many descriptors.
 const CHECKS_PART: u64 = 4;
 
-/// How many connections for checks there can be, if `wanted` is what the configuration says.
+/// The most connections for checks, if the configuration wants `wanted`.
 pub(super) fn connections_max(wanted: usize) -> usize {
     let (wanted, limit) = (as_count(wanted), getrlimit(Resource::Nofile));
     let raised = raised(limit, wanted.saturating_add(reserved()));
@@ -34,7 +34,7 @@ pub(super) fn connections_max(wanted: usize) -> usize {
     usize::try_from(fitting).unwrap_or(usize::MAX)
 }
 
-/// What is not for checks.
+/// The descriptors that are not for checks.
 fn reserved() -> u64 {
     // The metrics listener and the admin one.
     let pages = as_count(2 * (PAGES_CONNECTIONS_MAX + SPARES_MAX));
@@ -45,7 +45,8 @@ fn as_count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-/// The limit to ask for if `needed` descriptors are: `None` if there are enough. No limit at all is `None` in it.
+/// The limit to set if `needed` descriptors are needed; `None` if the present limit is enough or cannot be raised. In an
+/// `Rlimit`, `None` means unlimited.
 fn raised(limit: Rlimit, needed: u64) -> Option<Rlimit> {
     let soft = limit.current.filter(|soft| *soft < needed)?;
     let current = limit.maximum.map_or(needed, |hard| hard.min(needed));

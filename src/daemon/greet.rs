@@ -1,14 +1,14 @@
-//! What the daemon says when it has started: where it listens, what it loaded, and what to try.
+//! The log lines at the start: the addresses, the rules, and a command to try.
 
 use tracing::info;
 
 use tidegate_config::{Address, Config};
 use tidegate_core::pure::Rule;
 
-/// Rules that are told one by one at the start.
+/// The most rules that are logged at the start.
 const RULES_GREETED_MAX: usize = 20;
 
-/// Says where it listens, what it loaded, and what to try.
+/// Logs the addresses, the rules, and a command to try.
 pub(super) fn greet(config: &Config, at: &[(&'static str, Address)]) {
     for (door, address) in at {
         info!(door, %address, "listening");
@@ -35,7 +35,7 @@ pub(super) fn greet(config: &Config, at: &[(&'static str, Address)]) {
     }
 }
 
-/// A line that asks `rule` something.
+/// A command that checks `rule`.
 fn try_line(address: &Address, rule: &Rule) -> String {
     let domain = rule.domain();
     let query = rule

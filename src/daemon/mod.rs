@@ -1,4 +1,4 @@
-//! The daemon: wires everything, then waits to be told to stop.
+//! The daemon: wires all parts together, runs them until a signal, and stops them in order.
 
 mod descriptors;
 mod greet;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::admin::api::Api;
-use crate::admin::health::Health;
+use crate::admin::health::MetricsService;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
 use crate::doors::grpc::Grpc;
@@ -26,7 +26,7 @@ use crate::doors::http::Http;
 use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
-use crate::reload::{Handle, Reloader, Variables};
+use crate::reload::{ReloadHandle, Reloader, Variables};
 use crate::sync::{Driver, DriverSetup, StartError, StoreSetupError};
 use crate::telemetry::{
     ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
@@ -40,49 +40,49 @@ use greet::greet;
 use tidegate_config::{Address, Config};
 use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
 
-/// How often the calendar is put right and the metrics are tidied.
+/// The time between two runs of housekeeping, which corrects the clock and tidies the metrics.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// Every so many turns of housekeeping, the lowest `remaining` begins its next half minute.
+/// Recent figures start their next half minute after so many turns of housekeeping.
 const TURNS_PER_HALF_MINUTE: u64 = 30;
-/// Connections of the metrics listeners together, and of the admin ones. One more ends another.
+/// The most connections of the metrics listeners together, and of the admin listeners. A new one closes another.
 const PAGES_CONNECTIONS_MAX: usize = 64;
 
-/// The least time that pending cells are given at the end.
+/// The least time that the sync gets at the end to report pending cells.
 const DRAIN_ROUNDS_MIN: Duration = Duration::from_millis(500);
 
-/// How much longer than the store's timeout the admin API waits for it: the errand may have to queue.
+/// What the admin API waits longer than the store's timeout, because its request may have to queue.
 const ADMIN_MARGIN: Duration = Duration::from_millis(250);
 
-/// Why the daemon cannot start or go on.
+/// Why the daemon cannot start or must end.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// It cannot listen.
+    /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// A file it needs cannot be read.
+    /// A file that it needs cannot be read.
     #[error("read {what} from {path}")]
     Read {
-        /// What was to be read.
+        /// The content that was expected.
         what: &'static str,
-        /// Where from.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
     /// A file that should hold a secret is empty.
     #[error("{what} in {path} is empty")]
     Empty {
-        /// What it should hold.
+        /// The secret that it should hold.
         what: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
     },
-    /// The store cannot be used at all.
+    /// The sync with the store cannot start.
     #[error(transparent)]
     Store(#[from] StartError),
-    /// The thread of the rounds is gone: the fleet would not hear of this pod any more.
-    #[error("the sync rounds ended by a fault of ours")]
+    /// The sync thread has ended, so that the pod could not report to the fleet any more.
+    #[error("the sync thread panicked")]
     RoundsEnded,
     /// The system refuses signals or threads.
     #[error("set up the process")]
@@ -90,7 +90,7 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
-    /// Whether the configuration is at fault: a start with the same files would end the same way.
+    /// Whether the configuration is the cause: a start with the same files would fail again.
     pub const fn is_of_configuration(&self) -> bool {
         match self {
             Self::Read { .. } | Self::Empty { .. } | Self::Store(StartError::Setup(_)) => true,
@@ -101,7 +101,7 @@ impl DaemonError {
         }
     }
 
-    /// Whether a file that the configuration names is not there. It may be where the sidecar runs.
+    /// Whether a file that the configuration names does not exist. It may exist where the sidecar runs.
     pub fn is_of_absent_file(&self) -> bool {
         let source = match self {
             Self::Read { source, .. }
@@ -116,8 +116,8 @@ impl DaemonError {
     }
 }
 
-/// What a start with this configuration would end with, whatever the network: files that cannot be read or do not hold
-/// what they should. Asks nobody.
+/// The errors that would end a start with this configuration whatever the network: files that cannot be read or have the
+/// wrong content. It opens no connection.
 pub fn faults(config: &Config) -> Vec<DaemonError> {
     let store = config.store.as_ref();
     let found = [
@@ -129,9 +129,9 @@ pub fn faults(config: &Config) -> Vec<DaemonError> {
     found.into_iter().flatten().collect()
 }
 
-/// Runs until it is told to stop.
+/// Runs until SIGTERM or SIGINT.
 pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<(), DaemonError> {
-    // Listened to first: a signal that comes during the start is not lost.
+    // Handlers first, so that a signal during the start is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
@@ -142,11 +142,11 @@ pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            () = rounds_ended(&mut daemon.rounds) => return Err(DaemonError::RoundsEnded),
-            _ = hang_up.recv() => daemon.reloader.ask(),
+            () = sync_ended(&mut daemon.sync) => return Err(DaemonError::RoundsEnded),
+            _ = hang_up.recv() => daemon.reloader.request(),
             _ = housekeeping.tick() => {
                 turn += 1;
-                daemon.keep_house(turn);
+                daemon.run_housekeeping(turn);
             }
         }
     }
@@ -154,10 +154,10 @@ pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<
     Ok(())
 }
 
-/// Waits for rounds that end by themselves, which only a fault makes them do.
-async fn rounds_ended(rounds: &mut Option<Driver>) {
-    match rounds {
-        Some(rounds) => rounds.ended().await,
+/// Waits for the sync to end by itself, which only a panic causes.
+async fn sync_ended(sync: &mut Option<Driver>) {
+    match sync {
+        Some(sync) => sync.ended().await,
         None => std::future::pending().await,
     }
 }
@@ -165,23 +165,23 @@ async fn rounds_ended(rounds: &mut Option<Driver>) {
 struct Daemon {
     telemetry: Arc<Telemetry>,
     status: Arc<Status>,
-    reloader: Handle,
+    reloader: ReloadHandle,
     drain: DrainSwitch,
     drain_max: Duration,
     doors: Vec<JoinHandle<()>>,
     permits: Arc<Semaphore>,
     connections_max: usize,
-    rounds: Option<Driver>,
+    sync: Option<Driver>,
 }
 
-/// What was opened.
-struct Opened {
+/// Doors that are bound and served, with their addresses.
+struct OpenDoors {
     at: Vec<(&'static str, Address)>,
     doors: Vec<JoinHandle<()>>,
 }
 
-/// What the doors share.
-struct Shared<'a> {
+/// What every door is built from.
+struct DoorContext<'a> {
     engine: &'a Arc<Engine>,
     telemetry: &'a Arc<Telemetry>,
     status: &'a Arc<Status>,
@@ -190,55 +190,73 @@ struct Shared<'a> {
     store: StoreClient,
 }
 
-impl Shared<'_> {
-    /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
-    async fn open_doors(&self, config: &Config) -> Result<Opened, DaemonError> {
+impl DoorContext<'_> {
+    /// Binds every address, then serves them all: a daemon that cannot bind one of them does not start.
+    async fn open_doors(&self, config: &Config) -> Result<OpenDoors, DaemonError> {
         let http = Http::new(self.limiter("http", config), &config.headers);
         let limiter = self.limiter("grpc", config);
         let grpc = Grpc::new(limiter, &config.headers, self.drain.clone()).await;
         let resp = self.resp(config)?;
-        let health = Health {
+        let health = MetricsService {
             engine: Arc::clone(self.engine),
             telemetry: Arc::clone(self.telemetry),
             status: Arc::clone(self.status),
         };
         let api = self.api(config)?;
         let listen = &config.listen;
-        let mut opening = Opening {
-            shared: self,
+        let mut bound = BoundDoors {
+            context: self,
             unix_mode: listen.unix_mode,
             at: Vec::new(),
             doors: Vec::new(),
         };
-        // Those for checks share their connections; the pages have some of their own, and always room for one more.
+        // The doors for checks share one bound on connections. Metrics and admin have their own, with room for one more.
         let checks = || Arc::clone(self.permits);
         let pages = || Arc::new(Semaphore::new(PAGES_CONNECTIONS_MAX));
-        let http = ("http", &listen.http[..], Http1(http));
-        opening.open(http, checks()).await?;
-        let grpc = ("grpc", &listen.grpc[..], Http2(grpc));
-        opening.open(grpc, checks()).await?;
-        let resp = ("resp", &listen.resp[..], resp);
-        opening.open(resp, checks()).await?;
-        let metrics = GivingWay::new(Http1(health), self.gave_way("metrics"));
-        let metrics = ("metrics", &listen.metrics[..], metrics);
-        opening.open(metrics, pages()).await?;
-        let admin = GivingWay::new(Http1(api), self.gave_way("admin"));
-        let admin = ("admin", &listen.admin[..], admin);
-        opening.open(admin, pages()).await?;
-        Ok(Opened {
-            at: opening.at,
-            doors: opening.doors.into_iter().map(tokio::spawn).collect(),
+        let http = DoorSpec {
+            name: "http",
+            addresses: &listen.http,
+            speaker: Http1(http),
+        };
+        bound.open(http, checks()).await?;
+        let grpc = DoorSpec {
+            name: "grpc",
+            addresses: &listen.grpc,
+            speaker: Http2(grpc),
+        };
+        bound.open(grpc, checks()).await?;
+        let resp = DoorSpec {
+            name: "resp",
+            addresses: &listen.resp,
+            speaker: resp,
+        };
+        bound.open(resp, checks()).await?;
+        let metrics = DoorSpec {
+            name: "metrics",
+            addresses: &listen.metrics,
+            speaker: GivingWay::new(Http1(health), self.gave_way("metrics")),
+        };
+        bound.open(metrics, pages()).await?;
+        let admin = DoorSpec {
+            name: "admin",
+            addresses: &listen.admin,
+            speaker: GivingWay::new(Http1(api), self.gave_way("admin")),
+        };
+        bound.open(admin, pages()).await?;
+        Ok(OpenDoors {
+            at: bound.at,
+            doors: bound.doors.into_iter().map(tokio::spawn).collect(),
         })
     }
 
     fn limiter(&self, door: &str, config: &Config) -> Limiter {
-        let told = (Arc::clone(self.engine), Arc::clone(self.telemetry));
+        let engine_and_telemetry = (Arc::clone(self.engine), Arc::clone(self.telemetry));
         let timeout = config.store.as_ref().map(|store| store.timeout);
         let strict = Strict {
             store: self.store.clone(),
             timeout: timeout.unwrap_or_default(),
         };
-        Limiter::new(door, told, config.bounds, strict)
+        Limiter::new(door, engine_and_telemetry, config.bounds, strict)
     }
 
     fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
@@ -254,7 +272,7 @@ impl Shared<'_> {
             status: Arc::clone(self.status),
             telemetry: Arc::clone(self.telemetry),
             store: self.store.clone(),
-            patience: timeout.unwrap_or_default() + ADMIN_MARGIN,
+            store_timeout: timeout.unwrap_or_default() + ADMIN_MARGIN,
             token: admin_token(config)?,
             keys_max: config.bounds.keys_max,
             key_bytes_max: config.bounds.key_bytes_max,
@@ -277,27 +295,34 @@ impl Shared<'_> {
     }
 }
 
+/// One door: its name, its addresses, and what speaks its protocol.
+struct DoorSpec<'a, S> {
+    name: &'static str,
+    addresses: &'a [Address],
+    speaker: S,
+}
+
 /// Doors that are bound and not served yet.
-struct Opening<'a> {
-    shared: &'a Shared<'a>,
+struct BoundDoors<'a> {
+    context: &'a DoorContext<'a>,
     unix_mode: u32,
     at: Vec<(&'static str, Address)>,
     doors: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-impl Opening<'_> {
+impl BoundDoors<'_> {
     /// Binds the addresses of one door.
     async fn open(
         &mut self,
-        (name, addresses, speaker): (&'static str, &[Address], impl Speak),
+        spec: DoorSpec<'_, impl Speak>,
         permits: Arc<Semaphore>,
     ) -> Result<(), BindError> {
-        for address in addresses {
+        for address in spec.addresses {
             let listener = Listener::bind(address, self.unix_mode).await?;
-            self.at.push((name, listener.address()));
-            let door = self.shared.door(name, Arc::clone(&permits));
+            self.at.push((spec.name, listener.address()));
+            let door = self.context.door(spec.name, Arc::clone(&permits));
             self.doors
-                .push(Box::pin(door.serve(listener, speaker.clone())));
+                .push(Box::pin(door.serve(listener, spec.speaker.clone())));
         }
         Ok(())
     }
@@ -320,7 +345,7 @@ impl Daemon {
             u128::from(unguessable()) << 64 | u128::from(unguessable()),
             configuration(&config, &engine),
         ));
-        let rounds = match &config.store {
+        let sync = match &config.store {
             Some(store) => {
                 let setup = DriverSetup {
                     incarnation: status.incarnation(),
@@ -334,15 +359,15 @@ impl Daemon {
         let (switch, drain) = Drain::new();
         let connections_max = descriptors::connections_max(config.bounds.connections_max);
         let permits = Arc::new(Semaphore::new(connections_max));
-        let shared = Shared {
+        let context = DoorContext {
             engine: &engine,
             telemetry: &telemetry,
             status: &status,
             drain: &drain,
             permits: &permits,
-            store: rounds.as_ref().map_or(StoreClient::CLOSED, Driver::client),
+            store: sync.as_ref().map_or(StoreClient::CLOSED, Driver::client),
         };
-        let Opened { at, doors } = shared.open_doors(&config).await?;
+        let OpenDoors { at, doors } = context.open_doors(&config).await?;
         let drain_max = config.drain;
         greet(&config, &at);
         let (rules, pod) = (config.rules.all().len(), config.pod_id.clone());
@@ -356,7 +381,7 @@ impl Daemon {
         }
         .start()?;
         status.set_ready(true);
-        match &rounds {
+        match &sync {
             Some(_) => info!(rules, pod, "ready, one limit with the fleet"),
             None => info!(rules, pod, "ready, limiting alone (no store)"),
         }
@@ -369,30 +394,31 @@ impl Daemon {
             doors,
             permits,
             connections_max,
-            rounds,
+            sync,
         })
     }
 
-    /// Does what is to be done every second. A fault of ours costs this turn, not the daemon.
-    fn keep_house(&self, turn: u64) {
-        let kept = panic::catch_unwind(AssertUnwindSafe(|| {
+    /// Runs the tasks of every second. A panic ends this turn, not the daemon.
+    fn run_housekeeping(&self, turn: u64) {
+        let done = panic::catch_unwind(AssertUnwindSafe(|| {
             Clock::get().align();
             self.telemetry.upkeep();
             if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
                 self.telemetry.half_minute(Clock::get().moment().now);
             }
         }));
-        if kept.is_err() {
+        if done.is_err() {
             self.telemetry.restarted("housekeeping");
         }
     }
 
-    /// Not ready, no new connections, open checks finish; then the end, after `drain` at the latest.
+    /// Stops in order: not ready, no new connections, open checks finish, pending cells are reported. It takes at most
+    /// `drain`, and [`DRAIN_ROUNDS_MIN`] for the last reports.
     async fn stop(self) {
         self.status.set_ready(false);
         info!(within = ?self.drain_max, "stopping");
         self.drain.begin();
-        // A door that has ended has removed its socket file; the process does not end before that.
+        // Each door removes its socket file when it ends; wait for that.
         for door in self.doors {
             let _ = door.await;
         }
@@ -400,10 +426,10 @@ impl Daemon {
         let begun = Clock::get().moment().now;
         let idle = self.permits.acquire_many(connections);
         let all_closed = tokio::time::timeout(self.drain_max, idle).await.is_ok();
-        if let Some(rounds) = self.rounds {
-            // Even if connections took all the time there was, what is pending is worth a moment.
+        if let Some(sync) = self.sync {
+            // Even if the connections used up the time, the pending cells get a moment.
             let left = self.drain_max.saturating_sub(Clock::get().since(begun));
-            rounds.stop(left.max(DRAIN_ROUNDS_MIN)).await;
+            sync.stop(left.max(DRAIN_ROUNDS_MIN)).await;
         }
         match all_closed {
             true => info!("stopped"),
@@ -413,7 +439,7 @@ impl Daemon {
     }
 }
 
-/// What this configuration's keys are hashed with.
+/// The secret that this configuration's keys are hashed with.
 pub fn fleet_key(config: &Config) -> Result<FleetKey, DaemonError> {
     Ok(match &config.store {
         Some(store) => match &store.hash_key_file {
@@ -452,7 +478,7 @@ fn admin_token(config: &Config) -> Result<Option<Arc<str>>, DaemonError> {
     secret("the admin token", config.listen.token_file.as_ref())
 }
 
-/// The secret in that file, if there is one to be.
+/// The secret in the file at `path`; `None` without a path.
 fn secret(what: &'static str, path: Option<&PathBuf>) -> Result<Option<Arc<str>>, DaemonError> {
     let Some(path) = path else {
         return Ok(None);

@@ -28,7 +28,7 @@ use super::error::{ErrorKind, StoreError};
 use super::script::Script;
 use super::sentinel;
 use super::stream::BoundedStream;
-use tidegate_config::{Tls, Topology};
+use tidegate_config::{TlsSettings, Topology};
 
 /// The longest answer to a call. The longest useful one is the map of a cluster whose slots are scattered; the
 /// answers of our scripts have a few kilobytes.
@@ -60,7 +60,7 @@ pub enum StoreSetupError {
     },
     /// The files hold no certificates or no key.
     #[error("store.tls does not hold certificates and a key in PEM")]
-    Tls,
+    TlsSettings,
     /// The database is not a number.
     #[error("store.url must end in the number of a database, or without one")]
     Database,
@@ -116,7 +116,7 @@ impl Connector {
     pub(super) fn new(
         target: &StoreTarget,
         password_file: Option<&Path>,
-        tls: &Tls,
+        tls: &TlsSettings,
         timeout: Duration,
     ) -> Result<Self, StoreSetupError> {
         let password = match password_file {
@@ -218,7 +218,7 @@ fn read(field: &'static str, path: &Path) -> Result<Vec<u8>, StoreSetupError> {
 }
 
 /// A TLS client with the certificates of these files.
-fn tls_connector(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
+fn tls_connector(tls: &TlsSettings) -> Result<TlsConnector, StoreSetupError> {
     let ca = match &tls.ca_file {
         Some(path) => Some(read("tls.ca_file", path)?),
         None => None,
@@ -231,7 +231,7 @@ fn tls_connector(tls: &Tls) -> Result<TlsConnector, StoreSetupError> {
         (None | Some(_), None) | (None, Some(_)) => None,
     };
     let connector = Certificates { ca, own }.connector();
-    connector.ok_or(StoreSetupError::Tls)
+    connector.ok_or(StoreSetupError::TlsSettings)
 }
 
 /// A connection to a server. Dropping it closes the connection, also while calls wait for answers.

@@ -75,7 +75,7 @@ pub struct Driver {
 
 impl Driver {
     /// Checks the settings of the store: reads the files that they name, and sends nothing.
-    pub fn check(store: &tidegate_config::Store) -> Result<(), StartError> {
+    pub fn check(store: &tidegate_config::StoreSettings) -> Result<(), StartError> {
         RedisStore::new(store, 0)?;
         Ok(())
     }
@@ -83,7 +83,7 @@ impl Driver {
     /// Starts the sync rounds of this pod.
     pub fn start(
         config: &Config,
-        store: &tidegate_config::Store,
+        store: &tidegate_config::StoreSettings,
         setup: DriverSetup,
     ) -> Result<Self, StartError> {
         let store = Arc::new(RedisStore::new(store, setup.incarnation)?);

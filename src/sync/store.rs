@@ -53,7 +53,7 @@ impl RedisStore {
     /// A client for these settings, for the pod with this incarnation. Reads the files that the settings name; sends
     /// nothing.
     pub fn new(
-        settings: &tidegate_config::Store,
+        settings: &tidegate_config::StoreSettings,
         incarnation: u128,
     ) -> Result<Self, StoreSetupError> {
         let port = match settings.topology {

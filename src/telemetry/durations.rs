@@ -1,6 +1,6 @@
-//! How long things took: a histogram with fixed buckets.
+//! A histogram of durations with fixed buckets.
 //!
-//! It costs two additions to count a duration, and it never grows. It reads no clock.
+//! Counting a duration costs two additions, and the histogram never grows. It reads no clock.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::metric::Metric;
 
-/// The buckets of the check's duration: a check takes microseconds, and what takes a millisecond is a fault.
+/// The buckets for checks: a check takes microseconds; a millisecond is a fault.
 pub(super) const CHECK_DURATION_NANOS: [u64; 11] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 10_000_000,
 ];
 
-/// The buckets of a round's duration: a quarter of a millisecond to a second. What takes longer has timed out.
+/// The buckets for sync rounds: a quarter of a millisecond to a second. Longer rounds have timed out.
 pub(super) const SYNC_ROUND_NANOS: [u64; 12] = [
     250_000,
     500_000,
@@ -30,16 +30,16 @@ pub(super) const SYNC_ROUND_NANOS: [u64; 12] = [
     1_000_000_000,
 ];
 
-/// A histogram: a few counters. The recorder's own would keep every duration until it is next tidied.
+/// A histogram made of a few counters. The recorder's own would keep every duration until its next upkeep.
 #[derive(Debug)]
 pub struct Durations {
     metric: Metric,
     /// The most nanoseconds of each bucket but the last.
     bounds: &'static [u64],
-    /// By the first bucket that a duration fits in; the last holds what fits in none.
+    /// Durations by the first bucket that they fit in; the last counts those that fit in none.
     counts: Box<[AtomicU64]>,
     nanos: AtomicU64,
-    /// The counts when this half of the minute began, and when the one before did.
+    /// The counts at the start of the current half minute, and of the one before.
     marks: Mutex<[Vec<u64>; 2]>,
 }
 
@@ -54,23 +54,22 @@ impl Durations {
         }
     }
 
-    /// Counts one more.
+    /// Counts one duration.
     pub fn record(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let bucket = self.bounds.partition_point(|most| *most < nanos);
-        // Ordering: Relaxed. Numbers for people, each standing alone.
+        // Ordering: Relaxed. Figures for people; no counter depends on another.
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// How many there were since the start.
+    /// The number of durations since the start.
     pub fn total(&self) -> u64 {
         self.read().iter().sum()
     }
 
-    /// How long the quickest took of the slowest `part` of those of the last half to whole minute, if there were any:
-    /// with 0.01, what 99 in a hundred were done within. As exact as the buckets are narrow; what fits in none of them
-    /// is told as the last one's bound.
+    /// The quantile `1 - part` of the last 30 to 60 seconds: with 0.01, the p99. `None` if there were no durations. It is
+    /// as exact as the buckets are narrow; a duration past the last bucket counts as that bucket's bound.
     pub fn recent(&self, part: f64) -> Option<Duration> {
         let before = self.marks()[1].clone();
         let before = before.iter().copied().chain(std::iter::repeat(0));
@@ -95,7 +94,7 @@ impl Durations {
         (total > 0.0).then(|| Duration::from_secs_f64(floor / NANOS_PER_SECOND))
     }
 
-    /// Begins the next half of the minute that [`Durations::recent`] looks back on.
+    /// Starts the next half minute for [`Durations::recent`].
     pub(super) fn turn(&self) {
         let now = self.read();
         let mut marks = self.marks();
@@ -130,7 +129,7 @@ impl Durations {
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// Prometheus counts time in seconds.
+/// Seconds, the unit of times in Prometheus.
 pub(super) fn seconds(nanos: u64) -> f64 {
     nanos as f64 / NANOS_PER_SECOND
 }

@@ -1,7 +1,7 @@
-//! The log's way out: whoever logs puts a line in a queue, and a thread writes it.
+//! The output of the log: logging puts a line into a queue, and a thread writes it.
 //!
-//! Logging never waits and never fails. A disk that is full, a pipe that is closed and a reader that stalls cost lines,
-//! which are counted, and nothing else.
+//! Logging never waits and never fails. A full disk, a closed pipe or a stalled reader costs lines, which are counted, and
+//! nothing else.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,21 +13,21 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of lines that are not written yet. A line that does not fit is lost.
+/// The most bytes of unwritten lines. A line that does not fit is lost.
 const QUEUE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Lines that are lost, of the whole process: it has one log.
-static LOST: Lost = Lost {
+/// The lost lines of the process, which has one log.
+static LOST: LostLines = LostLines {
     queue: AtomicU64::new(0),
     write: AtomicU64::new(0),
 };
 
-struct Lost {
+struct LostLines {
     queue: AtomicU64,
     write: AtomicU64,
 }
 
-/// Faults of ours that ended a task, a thread or a connection.
+/// Panics that ended a task, a thread or a connection.
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
 /// Counts a panic.
@@ -35,46 +35,46 @@ pub fn panicked() {
     PANICS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Panics so far.
+/// The number of panics so far.
 pub(super) fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Lines that were lost so far, by why.
+/// The number of lost lines so far, by reason.
 pub(super) fn lost() -> [(&'static str, u64); 2] {
-    // Ordering: Relaxed, here and where they are counted. Figures for people.
+    // Ordering: Relaxed, here and where they are counted. Only figures for people.
     [
         ("queue", LOST.queue.load(Ordering::Relaxed)),
         ("write", LOST.write.load(Ordering::Relaxed)),
     ]
 }
 
-/// Where lines wait. A copy leads to the same queue.
+/// A queue of log lines. Copies share one queue.
 #[derive(Clone, Debug, Default)]
-pub struct LogQueue(Arc<Shared>);
+pub struct LogQueue(Arc<SharedQueue>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    queue: Mutex<Queue>,
-    /// There is a line to write.
+struct SharedQueue {
+    queue: Mutex<PendingLines>,
+    /// Signals that there is a line to write.
     filled: Condvar,
-    /// All lines are written.
+    /// Signals that all lines are written.
     emptied: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PendingLines {
     lines: VecDeque<Vec<u8>>,
     /// Bytes of `lines`.
     bytes: usize,
-    /// Bytes of the lines that the thread has taken and is writing.
+    /// Bytes of the lines that the thread is writing.
     writing: usize,
 }
 
 impl LogQueue {
     /// A queue whose lines go to standard output.
     pub fn to_stdout() -> io::Result<Self> {
-        // A descriptor of its own: `std::io::Stdout` holds a lock while it writes, and would be waited for at the end.
+        // A separate descriptor: `std::io::Stdout` holds a lock while it writes, and the process would wait for it at exit.
         let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let queue = Self::default();
         let shared = Arc::clone(&queue.0);
@@ -84,9 +84,9 @@ impl LogQueue {
         Ok(queue)
     }
 
-    /// Waits until every line is written, but not longer than `within`: a reader that stalls does not keep the process.
+    /// Waits until every line is written, at most `within`: a stalled reader must not keep the process from ending.
     pub fn flush(&self, within: Duration) {
-        let unwritten = |queue: &mut Queue| queue.bytes > 0 || queue.writing > 0;
+        let unwritten = |queue: &mut PendingLines| queue.bytes > 0 || queue.writing > 0;
         // Written or not, there is nothing more to do.
         let _ = self
             .0
@@ -96,7 +96,7 @@ impl LogQueue {
 }
 
 impl Write for LogQueue {
-    /// Takes a whole line. Says that it took it even if it is lost: whoever logs could do nothing about it.
+    /// Takes a whole line. It reports success even if the line is lost, because the caller could do nothing about it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.lock();
         let bytes = queue.bytes.saturating_add(line.len());
@@ -115,12 +115,12 @@ impl Write for LogQueue {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl SharedQueue {
+    fn lock(&self) -> MutexGuard<'_, PendingLines> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes lines as they come, for as long as the process lives. Nothing is locked while it writes.
+    /// Writes lines until the process ends. It holds no lock while it writes.
     fn write_to(&self, mut to: impl Write) {
         loop {
             for line in self.next_lines() {
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Waits for lines, and takes them all.
+    /// Waits for lines and takes all of them.
     fn next_lines(&self) -> VecDeque<Vec<u8>> {
         let mut queue = self.lock();
         queue.writing = 0;

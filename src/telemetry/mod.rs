@@ -1,10 +1,11 @@
-//! Every metric, declared once.
+//! The metrics and the log.
 //!
-//! A label's values are known before the first request: rules, decisions, reasons. What a client sends is never a
-//! label. The handles of a rule are made when its rules are put in force; a check only counts.
+//! Each metric is declared once. The values of a label are known before the first request: rules, decisions, reasons.
+//! Values that a client sends are never labels. The handles of a rule are made when the rule is put in force; a check
+//! only counts.
 //!
-//! [`Telemetry`] is where the others count, and prints the page. Below it: `metric` declares, `rules` counts by rule,
-//! `top` knows who is denied most, `durations` is the histogram, `log` writes the log.
+//! [`Telemetry`] counts and renders the Prometheus page. `metric` declares the metrics, `rules` counts by rule, `top`
+//! finds the keys that are denied most, `durations` is the histogram, `log` writes the log.
 
 mod durations;
 mod log;
@@ -25,10 +26,10 @@ pub use durations::Durations;
 pub use log::{LogQueue, panicked};
 pub use metric::*;
 pub use rules::{Decisions, RuleMeter};
-pub use top::{About, Entries, Recent};
+pub use top::{About, Entries, RecentDenials};
 
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
-use rules::{Board, Meters};
+use rules::{ActiveMeters, Meters};
 use tidegate_core::engine::sync::{Figures, Reason, ShardState};
 use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
 use tidegate_core::pure::{KeysShown, Nanos, Span};
@@ -36,26 +37,26 @@ use tidegate_core::pure::{KeysShown, Nanos, Span};
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
 
-/// Where everything is counted.
+/// All metrics of this process.
 pub struct Telemetry {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    /// How long checks took.
+    /// The duration of checks.
     pub check_duration: Durations,
-    /// How long rounds took.
+    /// The duration of sync rounds.
     pub sync_round: Durations,
     unmatched_domain: Counter,
     unmatched_rule: Counter,
     keys_shown: KeysShown,
     meters: Meters,
-    board: ArcSwap<Board>,
-    /// When this half of the minute began, and the one before, in nanoseconds.
+    active: ArcSwap<ActiveMeters>,
+    /// The start of the current half minute, and of the one before, in nanoseconds.
     halves: [AtomicU64; 2],
     redis_errors: [Counter; REDIS_ERROR_KINDS.len()],
     shards: ArcSwap<Vec<String>>,
     /// The hash of the configuration in force.
     configuration: AtomicU64,
-    /// By rule, as the store calls it: how much of its overshoot and of its forgiven debt has been counted.
+    /// By the rule's id in the store: the overshoot and the forgiven debt that have been counted so far.
     overshoot: Mutex<HashMap<u64, (u64, u64)>>,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Metrics for an engine with these rules. Of the keys that are denied it keeps in mind what may be shown.
+    /// Metrics for an engine with these rules. `keys_shown` says what it may store of denied keys.
     pub fn new(rules: &Snapshot, keys_shown: KeysShown) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
@@ -75,10 +76,10 @@ impl Telemetry {
                 SharedString::const_str(metric.help),
             );
             match metric.kind {
-                Kind::Counter => recorder.describe_counter(name, None, help),
-                Kind::Gauge => recorder.describe_gauge(name, None, help),
-                // Written by `Durations`.
-                Kind::Histogram => {}
+                MetricKind::Counter => recorder.describe_counter(name, None, help),
+                MetricKind::Gauge => recorder.describe_gauge(name, None, help),
+                // `Durations` writes these.
+                MetricKind::Histogram => {}
             }
         }
         let telemetry = Self {
@@ -95,7 +96,7 @@ impl Telemetry {
             recorder,
             keys_shown,
             meters: Meters::default(),
-            board: ArcSwap::default(),
+            active: ArcSwap::default(),
             halves: Default::default(),
         };
         for outcome in ["applied", "unchanged", "refused"] {
@@ -126,27 +127,28 @@ impl Telemetry {
 
     /// Makes the meters of new rules. A rule that stays keeps its own.
     pub fn rules_changed(&self, snapshot: &Snapshot) {
-        self.board.store(Arc::new(Board::of(snapshot, self)));
+        self.active
+            .store(Arc::new(ActiveMeters::of(snapshot, self)));
     }
 
-    /// How keys are shown.
+    /// How keys are shown to operators.
     pub const fn keys_shown(&self) -> KeysShown {
         self.keys_shown
     }
 
-    /// The meters of the rules in force, in their order, and of limits that callers carry.
+    /// The meters of the rules in force, in their order, and of caller-supplied limits.
     pub fn meters(&self) -> Vec<Arc<RuleMeter>> {
-        self.board.load().meters().map(Arc::clone).collect()
+        self.active.load().meters().map(Arc::clone).collect()
     }
 
-    /// How often rules were asked since the start, those that are gone included.
+    /// The decisions of all rules since the start, removed rules included.
     pub fn decisions(&self) -> Decisions {
         let meters = self.meters.all();
         let decisions = meters.iter().map(|meter| meter.decisions());
         decisions.fold(Decisions::default(), Decisions::plus)
     }
 
-    /// How long back what is recent reaches at `now`.
+    /// The time that recent figures cover at `now`.
     pub fn recent_span(&self, now: Nanos) -> Span {
         now.since(Nanos::new(self.halves[1].load(Ordering::Relaxed)))
     }
@@ -162,7 +164,7 @@ impl Telemetry {
             unmatched.increment(1);
             return;
         }
-        self.board.load().count(answer, about, self);
+        self.active.load().count(answer, about, self);
     }
 
     /// Counts a call to the store that failed: one of [`REDIS_ERROR_KINDS`].
@@ -174,30 +176,30 @@ impl Telemetry {
         }
     }
 
-    /// Says that the configuration with this hash is in force, and that the files say nothing else.
+    /// Records that the configuration with this hash is in force and matches the files.
     pub fn configured(&self, hash: u64) {
-        // Ordering: Relaxed. A number for people.
+        // Ordering: Relaxed. Only a figure for people.
         self.configuration.store(hash, Ordering::Relaxed);
         self.gauge(CONFIG_REFUSED, &[]).set(0.0);
     }
 
-    /// Counts a reload that was refused: what is in force is no longer what the files say.
+    /// Counts a refused reload: the configuration in force now differs from the files.
     pub fn refused(&self) {
         self.counter(RELOADS, &["refused"]).increment(1);
         self.gauge(CONFIG_REFUSED, &[]).set(1.0);
     }
 
-    /// Counts a task, one of [`TASKS`], that ended by a fault of ours and was started again.
+    /// Counts a restart of a task, one of [`TASKS`], after a panic.
     pub fn restarted(&self, task: &'static str) {
         self.counter(TASK_RESTARTS, &[task]).increment(1);
     }
 
-    /// Says what the store's shards are called, in the order of the rounds' shards.
+    /// Sets the names of the store's shards, in the order of the sync's shards.
     pub fn set_shards(&self, names: Vec<String>) {
         self.shards.store(Arc::new(names));
     }
 
-    /// What a shard is called: by its number, if it has no name of its own.
+    /// The name of a shard: its number, if it has no name that no other shard has.
     pub fn shard_name(&self, shard: usize) -> String {
         let names = self.shards.load();
         let name = names.get(shard);
@@ -205,7 +207,7 @@ impl Telemetry {
             .map_or_else(|| shard.to_string(), Clone::clone)
     }
 
-    /// The page for Prometheus, with what `engine` says at `now`.
+    /// Renders the page for Prometheus, with the figures of `engine` at `now`.
     pub fn render(&self, engine: &Engine, now: Nanos) -> String {
         let (stats, figures) = (engine.stats(), engine.figures());
         self.gauge(KEYS, &[]).set(engine.keys_held() as f64);
@@ -231,8 +233,8 @@ impl Telemetry {
             .absolute(stats.total(Stat::Unheld));
         self.counter(RACES, &[])
             .absolute(stats.total(Stat::KeptAfterRace));
-        let (board, snapshot) = (self.board.load(), engine.snapshot());
-        board.show_remaining(&snapshot);
+        let (active, snapshot) = (self.active.load(), engine.snapshot());
+        active.show_remaining(&snapshot);
         self.meters.all().iter().for_each(|meter| meter.show());
         for (reason, cells) in figures.lost.by_reason(stats) {
             self.counter(CELLS_LOST, &[reason]).absolute(cells);
@@ -282,8 +284,8 @@ impl Telemetry {
         }
     }
 
-    /// Counts what has come to each rule's overshoot since it was last counted. A rule that is put in force under
-    /// another name in the store starts at zero there, but its label goes on.
+    /// Adds each rule's overshoot since the last call. A rule with a new id in the store starts at zero there, while the
+    /// series of its label goes on.
     fn count_overshoot(&self, figures: &Figures, snapshot: &Snapshot) {
         for (rule, _) in snapshot.all() {
             let _ = self.counter(OVERSHOOT, &[&rule.label]);
@@ -299,7 +301,7 @@ impl Telemetry {
             };
             let label = &snapshot.rule(index).0.label;
             let (cells_before, forgiven_before) = counted.entry(*id).or_default();
-            // Of two pages at a time, one may have older figures.
+            // Of two pages that are rendered at once, one may have older figures.
             self.counter(OVERSHOOT, &[label])
                 .increment(cells.get().saturating_sub(*cells_before));
             self.counter(DEBT_CAPPED, &[label])
@@ -309,7 +311,7 @@ impl Telemetry {
         }
     }
 
-    /// [`CIRCUIT_STATE`], not by the recorder: that would go on telling of shards that are gone.
+    /// Writes [`CIRCUIT_STATE`] without the recorder, which would keep the series of removed shards.
     fn write_circuits(&self, page: &mut String, figures: &Figures) -> fmt::Result {
         if figures.shards.is_empty() {
             return Ok(());
@@ -323,7 +325,7 @@ impl Telemetry {
         Ok(())
     }
 
-    /// [`CONFIG_INFO`], not by the recorder either: only one configuration is in force.
+    /// Writes [`CONFIG_INFO`] without the recorder, because only one configuration is in force.
     fn write_configuration(&self, page: &mut String) -> fmt::Result {
         let Metric { name, help, .. } = CONFIG_INFO;
         let hash = self.configuration.load(Ordering::Relaxed);
@@ -331,15 +333,14 @@ impl Telemetry {
         writeln!(page, "{name}{{hash=\"{hash:016x}\"}} 1")
     }
 
-    /// Housekeeping: to be called every few seconds.
+    /// Housekeeping: call it every few seconds.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }
 
-    /// Begins the next half of the minute that [`REMAINING`] and what is recent look back on: to be called every 30
-    /// seconds.
+    /// Starts the next half minute for [`REMAINING`] and all recent figures: call it every 30 seconds.
     pub fn half_minute(&self, now: Nanos) {
-        // Ordering: Relaxed. For people: a page that is written meanwhile may say a little more or less.
+        // Ordering: Relaxed. Figures for people: a page that is rendered meanwhile may show a little more or less.
         let before = self.halves[0].swap(now.get(), Ordering::Relaxed);
         self.halves[1].store(before, Ordering::Relaxed);
         self.meters.all().iter().for_each(|meter| meter.turn());
@@ -347,14 +348,14 @@ impl Telemetry {
     }
 }
 
-/// How long the shard that is silent longest has been so: since the start, if it never answered. `None` if there is
-/// no shard.
+/// The time since the last answer of the shard that has been silent longest; since the start, if it never answered.
+/// `None` without shards.
 fn staleness(shards: &[ShardState], now: Nanos) -> Option<Span> {
     let silent = |shard: &ShardState| now.since(shard.last_success.unwrap_or_default());
     shards.iter().map(silent).max()
 }
 
-/// A label's value as the page has it.
+/// Escapes a label's value for the page.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', "\\\\")

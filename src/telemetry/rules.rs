@@ -1,7 +1,7 @@
-//! What is counted of each rule: decisions by what decided, the fewest cells a key had left, and who was denied most.
+//! The counters of each rule: decisions by source, the fewest cells that a key had left, and the most denied keys.
 //!
-//! A rule's meter is made when it is put in force; a rule of the same label takes it over. A check finds it by the
-//! rule's index; only while the rules are being swapped does it look it up by name.
+//! A rule's meter is made when the rule is put in force; a later rule with the same label reuses it. A check finds the
+//! meter by the rule's index; only during a swap of the rules does it look the meter up by label.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,11 +11,11 @@ use metrics::{Counter, Gauge};
 
 use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
-use super::top::{About, Recent, Top};
+use super::top::{About, DeniedKeys, RecentDenials};
 use tidegate_core::engine::{Answer, CallerRule, Hit, Snapshot, Source};
 use tidegate_core::pure::{Cells, KeysShown, Rule};
 
-/// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
+/// The meters of all rules since the start, by label. Only the configuration adds labels, never a client.
 #[derive(Default)]
 pub(super) struct Meters(Mutex<BTreeMap<String, Arc<RuleMeter>>>);
 
@@ -35,7 +35,7 @@ impl Meters {
         meters.get(label).map(Arc::clone)
     }
 
-    /// Those there are now. No check waits while they are gone through.
+    /// All meters. The lock is released before the caller walks through them, so that no check waits.
     pub(super) fn all(&self) -> Vec<Arc<RuleMeter>> {
         let meters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         meters.values().map(Arc::clone).collect()
@@ -44,16 +44,16 @@ impl Meters {
 
 /// The meters of the rules in force, by the rules' indices.
 #[derive(Default)]
-pub(super) struct Board {
+pub(super) struct ActiveMeters {
     version: u64,
     rules: Vec<Arc<RuleMeter>>,
     remaining: Vec<Gauge>,
-    /// Of the rules behind those: made when the first caller comes that carries its limit.
+    /// The meters of caller-supplied limits, which follow the rules: each is made at its first check.
     caller_meters: [OnceLock<Arc<RuleMeter>>; CallerRule::ALL.len()],
 }
 
-impl Board {
-    /// The board of the rules of `snapshot`. A rule that stays keeps its meter.
+impl ActiveMeters {
+    /// The meters for `snapshot`. A rule that stays keeps its meter.
     pub(super) fn of(snapshot: &Snapshot, telemetry: &Telemetry) -> Self {
         let rules = snapshot.rules().all().iter();
         let meter = |rule: &Rule| telemetry.meters.get(telemetry, &rule.label);
@@ -78,7 +78,7 @@ impl Board {
             let meter = || telemetry.meters.get(telemetry, &rule.label);
             let count = |meter: &RuleMeter| meter.count(answer, hit, about, telemetry.keys_shown);
             if self.version != answer.version() {
-                // The rules are being swapped: count under the same name, only not as fast.
+                // The rules are being swapped: count under the same label, only slower.
                 count(&meter());
             } else if let Some(meter) = self.rules.get(hit.rule) {
                 count(meter);
@@ -103,7 +103,7 @@ impl Board {
         }
     }
 
-    /// The meters of the rules that anything was asked of or can be.
+    /// The meters of all rules, and of the caller-supplied limits that were checked.
     pub(super) fn meters(&self) -> impl Iterator<Item = &Arc<RuleMeter>> {
         self.rules
             .iter()
@@ -111,7 +111,7 @@ impl Board {
     }
 }
 
-/// What is counted of one rule.
+/// The counters of one rule.
 pub struct RuleMeter {
     /// The rule's label.
     pub label: String,
@@ -120,37 +120,37 @@ pub struct RuleMeter {
     shadow_denied: [AtomicU64; Source::ALL.len()],
     failed_open: AtomicU64,
     lowest: Lowest,
-    top: Top,
-    series: Series,
+    denied_keys: DeniedKeys,
+    series: RuleSeries,
 }
 
-/// What the page has of it.
-struct Series {
+/// The rule's series on the metrics page.
+struct RuleSeries {
     decisions: [[Counter; Source::ALL.len()]; 3],
     denied: Counter,
     failed_open: Counter,
-    /// Merges that forgave debt count here too.
+    /// Merges that cut debt also count here.
     debt_capped: Counter,
 }
 
-/// How often a rule was asked, by what it said.
+/// The decisions of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// Go on.
+    /// Allowed checks.
     pub allowed: u64,
-    /// No.
+    /// Denied checks.
     pub denied: u64,
-    /// It would have been no.
+    /// Checks that were allowed only because the rule is in shadow mode.
     pub shadow_denied: u64,
 }
 
 impl Decisions {
-    /// All of them.
+    /// All decisions.
     pub const fn total(self) -> u64 {
         self.allowed + self.denied + self.shadow_denied
     }
 
-    /// These and `other`.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -173,11 +173,11 @@ impl RuleMeter {
             shadow_denied: Default::default(),
             failed_open: AtomicU64::new(0),
             lowest: Lowest::default(),
-            top: Top::default(),
-            series: Series {
+            denied_keys: DeniedKeys::default(),
+            series: RuleSeries {
                 decisions: ["allow", "deny", "shadow_deny"].map(|decision| {
                     Source::ALL.map(|source| match (decision, source) {
-                        // A known level that has fallen far enough does not speak for a check: the bucket does.
+                        // A mitigation never allows: once the known level has fallen far enough, the bucket decides.
                         ("allow", Source::Mitigation) => Counter::noop(),
                         _ => decided(decision, source),
                     })
@@ -200,11 +200,11 @@ impl RuleMeter {
             (true, Source::Mitigation) => Source::Local,
             (_, source) => source,
         };
-        // Ordering: Relaxed, here and below. Numbers for people, each standing alone.
+        // Ordering: Relaxed, here and below. Figures for people; no counter depends on another.
         counted[source as usize].fetch_add(1, Ordering::Relaxed);
-        // A look is no denial, and neither is a quota beside which another had room.
+        // A peek is not a denial, and neither is a quota rule that denies while another quota rule allows.
         if !hit.standing.allowed && hit.cost > Cells::ZERO && (shadow || !answer.allowed()) {
-            self.top.note(about, answer, hit, shown);
+            self.denied_keys.note(about, answer, hit, shown);
         }
         if hit.forgiven && !shadow && answer.allowed() {
             self.failed_open.fetch_add(1, Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl RuleMeter {
         }
     }
 
-    /// Puts what was counted on the page.
+    /// Copies the counters to their series.
     pub(super) fn show(&self) {
         let counted = [&self.allowed, &self.denied, &self.shadow_denied];
         for (series, counted) in self.series.decisions.iter().zip(counted) {
@@ -227,7 +227,7 @@ impl RuleMeter {
         self.series.failed_open.absolute(failed_open);
     }
 
-    /// How often it was asked since the start.
+    /// Its decisions since the start.
     pub fn decisions(&self) -> Decisions {
         Decisions {
             allowed: sum(&self.allowed),
@@ -236,25 +236,25 @@ impl RuleMeter {
         }
     }
 
-    /// The fewest cells any key had left in the last minute, if any was asked for.
+    /// The fewest cells that any key had left in the last minute; `None` without checks.
     pub fn lowest(&self) -> Option<u64> {
         self.lowest.get()
     }
 
-    /// How many checks it denied lately.
+    /// The number of recently denied checks.
     pub fn recently_denied(&self) -> u64 {
-        self.top.denied()
+        self.denied_keys.denied()
     }
 
-    /// What it denied lately, and whom.
-    pub fn recent(&self) -> Recent {
-        self.top.recent()
+    /// The recent denials and their keys.
+    pub fn recent(&self) -> RecentDenials {
+        self.denied_keys.recent()
     }
 
-    /// Begins the next half of the minute that it looks back on.
+    /// Starts the next half minute.
     pub(super) fn turn(&self) {
         self.lowest.turn();
-        self.top.turn();
+        self.denied_keys.turn();
     }
 }
 
@@ -265,7 +265,7 @@ fn sum(counted: &[AtomicU64]) -> u64 {
     counted.sum()
 }
 
-/// What a key has left that nobody used: without a limit, what an answer says then.
+/// The cells left of an unused key; for a rule without a limit, the number that an answer shows.
 fn full(rule: &Rule) -> u64 {
     match &rule.spec.limit {
         Some(limit) if rule.spec.algorithm.is_windowed() => limit.requests(),
@@ -274,7 +274,7 @@ fn full(rule: &Rule) -> u64 {
     }
 }
 
-/// The lowest number noted in this half of the minute and in the one before.
+/// The lowest number of the current half minute and of the one before.
 struct Lowest([AtomicU64; 2]);
 
 impl Default for Lowest {
@@ -285,7 +285,7 @@ impl Default for Lowest {
 
 impl Lowest {
     fn note(&self, number: u64) {
-        // Read first: it is rarely the lowest, and reading is not contended.
+        // Load first: the number is rarely the lowest, and loads do not contend.
         if number < self.0[0].load(Ordering::Relaxed) {
             self.0[0].fetch_min(number, Ordering::Relaxed);
         }

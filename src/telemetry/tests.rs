@@ -1,4 +1,4 @@
-//! What the page says, and what is recent.
+//! The metrics page and the recent figures.
 
 use super::*;
 use tidegate_core::engine::{FleetKey, Setup};

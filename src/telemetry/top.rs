@@ -1,7 +1,7 @@
-//! Which keys a rule denies most: the last half to whole minute of them, in bounded memory.
+//! The keys that a rule denied most in the last 30 to 60 seconds, in bounded memory.
 //!
-//! The sketch is `pure/heavy_hitters.rs`. A denial never waits for it: one that comes while another is being noted is
-//! counted as missed.
+//! The sketch is `pure/heavy_hitters.rs` of the core crate. A denial never waits for it: one that comes while another is
+//! being recorded counts as missed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use tidegate_core::engine::{Answer, Hit};
 use tidegate_core::pure::{Check, HeavyHitter, HeavyHitters, KeysShown, Shown};
 
-/// Bytes that are kept of one key's entries.
+/// The most bytes that are stored of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
 
 /// What a check was about.
@@ -21,7 +21,7 @@ pub enum About<'a> {
     Throttle(&'a [u8]),
 }
 
-/// The entries that make a key, if they may be shown.
+/// The entries of a key, if they may be shown.
 pub type Entries = Option<Box<[(Box<str>, Box<str>)]>>;
 
 impl About<'_> {
@@ -40,39 +40,39 @@ impl About<'_> {
     }
 }
 
-/// As much of `bytes` as is left, which is then less.
+/// Cuts `bytes` to the `left` bytes, and subtracts what it used from `left`.
 fn kept(bytes: &[u8], left: &mut usize) -> Box<str> {
     let shown = Shown::new(bytes, *left).to_string();
     *left = left.saturating_sub(bytes.len());
     shown.into_boxed_str()
 }
 
-/// The keys of one rule that were denied in this half of the minute and in the one before.
+/// The keys of one rule that were denied in the current half minute and in the one before.
 #[derive(Debug, Default)]
-pub(super) struct Top {
+pub(super) struct DeniedKeys {
     halves: Mutex<[HeavyHitters<Entries>; 2]>,
     missed: [AtomicU64; 2],
 }
 
-/// What a rule denied lately.
+/// The recent denials of a rule.
 #[derive(Clone, Debug, Default)]
-pub struct Recent {
-    /// How many.
+pub struct RecentDenials {
+    /// Their number.
     pub denied: u64,
-    /// How many of them are of no key below, because another was being noted.
+    /// The number of denials without a key below, because another denial was being recorded.
     pub missed: u64,
-    /// Whom, most often denied first.
+    /// The keys, the most denied first.
     pub keys: Vec<HeavyHitter<Entries>>,
 }
 
-impl Top {
-    /// Notes that `hit` of `answer` was denied.
+impl DeniedKeys {
+    /// Records that `hit` of `answer` was denied.
     pub(super) fn note(&self, about: About<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) {
         let mut halves = match self.halves.try_lock() {
             Ok(halves) => halves,
             Err(TryLockError::Poisoned(halves)) => halves.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // Ordering: Relaxed. A number for people.
+                // Ordering: Relaxed. Only a figure for people.
                 self.missed[0].fetch_add(1, Ordering::Relaxed);
                 return;
             }
@@ -80,7 +80,7 @@ impl Top {
         halves[0].note(hit.name, || about.entries(answer, hit, shown));
     }
 
-    /// Begins the next half of the minute.
+    /// Starts the next half minute.
     pub(super) fn turn(&self) {
         let missed = self.missed[0].swap(0, Ordering::Relaxed);
         self.missed[1].store(missed, Ordering::Relaxed);
@@ -88,16 +88,16 @@ impl Top {
         halves[1] = std::mem::take(&mut halves[0]);
     }
 
-    /// How many were denied.
+    /// The number of denials.
     pub(super) fn denied(&self) -> u64 {
         let [now, before] = &*self.lock();
         now.seen() + before.seen() + self.missed()
     }
 
-    pub(super) fn recent(&self) -> Recent {
+    pub(super) fn recent(&self) -> RecentDenials {
         let missed = self.missed();
         let [now, before] = &*self.lock();
-        Recent {
+        RecentDenials {
             denied: now.seen() + before.seen() + missed,
             missed,
             keys: now.of_both(before),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_of_a_key_is_bounded_and_what_is_cut_is_tagged() {
+    fn a_stored_key_is_bounded_and_a_cut_one_is_tagged() {
         for (text, left, expected, rest) in [
             ("abc", 3, "abc", 0),
             ("abc", 4, "abc", 1),

@@ -1,7 +1,7 @@
 //! What operators see: health, metrics, the admin pages, and who may see them.
 
 use serde_json::{Value, json};
-use tidegate::telemetry::{ALL, CIRCUIT_STATE, Kind, REDIS_ERROR_KINDS, SYNC_STALENESS};
+use tidegate::telemetry::{ALL, CIRCUIT_STATE, MetricKind, REDIS_ERROR_KINDS, SYNC_STALENESS};
 use tidegate_testing::{Endpoint, LISTEN, Response, SOON, Sidecar, SidecarSetup, until};
 
 const RULES: &str = r#"
@@ -557,9 +557,9 @@ fn every_metric_is_there_with_its_labels() {
         .filter(|metric| !of_a_store.contains(&metric.name))
     {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         assert_eq!(
             metrics.types.get(metric.name).map(String::as_str),

@@ -107,7 +107,7 @@ fn a_bad_command_line_ends_with_64() {
 #[test]
 fn what_run_refuses_validate_refuses() {
     let store = |url: &str, more: &str| format!("store: {{ url: \"{url}\"{more} }}");
-    let number = "store.url: must end in the number of a database, if in any";
+    let number = "store.url: must end in the number of a database, or have none";
     for (top, expected) in [
         (store("redis://h/abc", ""), number),
         (store("redis://h/-1", ""), number),

@@ -290,7 +290,7 @@ fn more_rules_than_there_may_be_are_refused_at_the_first_too_many() {
 fn faults_without_end_are_told_up_to_a_bound() {
     let text = faults(&format!("headers: [{}]", "x, ".repeat(100_000)));
     assert_eq!(text.lines().count(), 1_001);
-    assert!(text.starts_with("test.yaml: there is more than these 1000 to say"));
+    assert!(text.starts_with("test.yaml: only the first 1000 are listed"));
 }
 
 #[test]
@@ -376,7 +376,7 @@ fn every_file_of_rules_dir_is_a_domain() {
         .replace(&folder.root().display().to_string(), "");
     assert_eq!(
         text,
-        "/rules/README.md:1:1: the file is empty: say at least `rules: []`\n\
+        "/rules/README.md:1:1: the file is empty: write at least `rules: []`\n\
          /rules/i.yaml:1:9: domain: \"inline\" is given twice: the first is rules[0].domain (/sidecar.yaml:1)\n\
          /rules/j.txt:2:1: unknown field \"listen\": known here are domain, match, descriptors"
     );
@@ -409,10 +409,7 @@ fn what_is_not_read_of_rules_dir_is_told() {
     let expected = [
         told(".git", "its name begins with a dot"),
         told(".hidden.yaml", "its name begins with a dot"),
-        told(
-            "a.yaml~",
-            "its name ends in ~, as a copy that an editor leaves",
-        ),
+        told("a.yaml~", "its name ends in ~, as an editor's backup does"),
         told("link", "it is a link to a folder"),
         told("s.sock", "it is not a regular file"),
     ];

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidegate::telemetry::{self, Kind};
+use tidegate::telemetry::{self, MetricKind};
 use tidegate_config::check_text;
 
 use super::guides;
@@ -160,9 +160,9 @@ fn the_metrics_page_is_printed_from_the_code() {
         .to_owned();
     for metric in telemetry::ALL {
         let kind = match metric.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         page += &format!(
             "| `{}` | {kind} | {} | {} |\n",

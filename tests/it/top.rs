@@ -179,7 +179,8 @@ fn hashed_keys_show_no_value_anywhere_and_can_be_looked_up() {
         assert!(!text.is_empty() && !text.contains("s3cret"), "{text}");
     }
     assert_eq!(rule(&top, "throttle")["recent"]["denied"], 1);
-    let warning = "without store.hash_key_file whoever sees a hash can find its value by guessing";
+    let warning =
+        "without store.hash_key_file, anybody who sees a hash can find its value by guessing";
     assert!(log.contains(warning), "{log}");
     assert_eq!(top["keys"], "hashed");
     let key = &rule(&top, "api/client")["keys"][0];

@@ -90,7 +90,7 @@ fn numbers_move_on_a_desk_and_on_a_phone() {
         assert_eq!(beside, &json!([0, 0, 0]), "nothing is beside the screen");
         assert_eq!(
             (&seen["ready"], &seen["link"]),
-            (&"ready".into(), &"store closed".into())
+            (&"ready".into(), &"store connected".into())
         );
         assert!(seen["pod"].as_str().unwrap().starts_with("pod-7"), "{seen}");
         assert!(seen["p99"].as_str().unwrap().ends_with('s'), "{seen}");

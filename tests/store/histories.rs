@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::{env, thread};
 
 use redis::{Cmd, Connection, Pipeline, Value};
-use simulations::store::model::{Kept, KeptRecord, Model};
+use simulations::store::model::{StoreModel, StoredRecord, StoredValue};
 use tidegate::sync::codec::{self, Names, ScriptRequest};
 use tidegate_core::pure::sync::{
     BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
@@ -43,7 +43,7 @@ fn script(body: &str) -> String {
 struct History {
     seed: u64,
     random: Random,
-    model: Model,
+    model: StoreModel,
     lane: Lane,
     /// Each with the terms before and after a reload.
     keys: Vec<(StoreKey, [Terms; 2])>,
@@ -60,8 +60,8 @@ enum Expected {
     Reply(Call, tidegate_core::pure::sync::Reply),
     GivenBack(Terms, StoreState),
     News(Vec<News>),
-    Key(BucketKind, Option<Kept>),
-    Record(Option<KeptRecord>),
+    Key(BucketKind, Option<StoredValue>),
+    Record(Option<StoredRecord>),
 }
 
 impl History {
@@ -91,7 +91,7 @@ impl History {
         let mut history = Self {
             seed,
             random,
-            model: Model::default(),
+            model: StoreModel::default(),
             lane,
             keys,
             now,
@@ -272,17 +272,19 @@ impl History {
         put.arg(&name).arg(bytes.as_deref().unwrap_or(b"item"));
         self.expect(put, Expected::Anything);
         if of_record {
-            let kept = bytes.map_or(KeptRecord::Poison, |bytes| KeptRecord::of_bytes(&bytes));
+            let kept = bytes.map_or(StoredRecord::Poison, |bytes| StoredRecord::of_bytes(&bytes));
             self.model.records.insert((self.lane, incarnation), kept);
         } else {
-            let kept = bytes.map_or(Kept::Poison, |bytes| Kept::of_bytes(key.kind, &bytes));
+            let kept = bytes.map_or(StoredValue::Poison, |bytes| {
+                StoredValue::of_bytes(key.kind, &bytes)
+            });
             self.model.keys.insert(key, kept);
         }
         // What a pod believes of its record is settled by the next answer.
         let record = self.model.records.get(&(self.lane, incarnation));
         let sequence = match record {
-            Some(KeptRecord::Record(record)) => record.sequence,
-            Some(KeptRecord::Poison) | None => 0,
+            Some(StoredRecord::Record(record)) => record.sequence,
+            Some(StoredRecord::Poison) | None => 0,
         };
         self.sequences.insert(incarnation, sequence);
     }
@@ -353,14 +355,14 @@ fn check(expected: &Expected, value: &Value) -> Result<(), String> {
         }
         // A value of another type reads as none.
         Expected::Key(kind, kept) => {
-            match single(value).map(|bytes| Kept::of_bytes(*kind, bytes)) {
-                None if matches!(kept, None | Some(Kept::Poison)) => return Ok(()),
+            match single(value).map(|bytes| StoredValue::of_bytes(*kind, bytes)) {
+                None if matches!(kept, None | Some(StoredValue::Poison)) => return Ok(()),
                 found if found == *kept => return Ok(()),
                 found => format!("{found:?}"),
             }
         }
-        Expected::Record(kept) => match single(value).map(KeptRecord::of_bytes) {
-            None if matches!(kept, None | Some(KeptRecord::Poison)) => return Ok(()),
+        Expected::Record(kept) => match single(value).map(StoredRecord::of_bytes) {
+            None if matches!(kept, None | Some(StoredRecord::Poison)) => return Ok(()),
             found if found == *kept => return Ok(()),
             found => format!("{found:?}"),
         },

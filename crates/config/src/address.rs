@@ -1,21 +1,21 @@
-//! Where a door listens: `127.0.0.1:7600`, `localhost:7600`, `[::1]:7600` or `unix:tidegate.sock`.
+//! The address of a door: `127.0.0.1:7600`, `localhost:7600`, `[::1]:7600` or `unix:tidegate.sock`.
 //!
-//! No name is looked up: what a door listens on must not depend on a resolver.
+//! It never resolves a name: where a door listens must not depend on a resolver.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The longest path of a Unix socket. The system's own limit is 108 bytes, or 104, with its end.
+/// The longest path of a Unix socket. The system's own limit is 108 or 104 bytes, the final zero included.
 const UNIX_PATH_BYTES_MAX: usize = 100;
 
-/// Where a door listens.
+/// The address on which a door listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A TCP port.
     Tcp(SocketAddr),
-    /// A Unix socket, by its path.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -28,7 +28,7 @@ impl Address {
         }
     }
 
-    /// Whether two doors with this same address would be in each other's way. Port 0 is a new port each time.
+    /// Whether only one door can have this address. Port 0 takes a new port each time.
     pub(super) fn is_exclusive(&self) -> bool {
         match self {
             Self::Tcp(address) => address.port() != 0,
@@ -46,10 +46,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// Why a text is no address.
+/// Why a text is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressFault {
-    /// Neither form.
+    /// It has none of the known forms.
     #[error("must be \"host:port\" with an IP address or localhost as its host, or \"unix:/path\"")]
     Form,
     /// Longer than the system allows.

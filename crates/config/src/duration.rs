@@ -1,8 +1,8 @@
-//! Lengths of time as they are written: `250ms`, `1s`, `5m`, `1h`.
+//! Parses and prints durations: `250ms`, `1s`, `5m`, `1h`.
 
 use std::time::Duration;
 
-/// The length that `text` names: a whole number and one unit.
+/// The duration in `text`: a whole number and one unit.
 pub fn parse(text: &str) -> Option<Duration> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
@@ -16,7 +16,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     }
 }
 
-/// `length` as it would be written.
+/// Prints `length` in the form that [`parse`] reads.
 pub fn print(length: Duration) -> String {
     let (seconds, millis) = (length.as_secs(), length.subsec_millis());
     match seconds {

@@ -1,67 +1,66 @@
-//! Where a configuration is wrong or surprising, and how that is worded.
+//! Faults and warnings: their position in the configuration and how they print.
 //!
-//! Every finding prints as `file:line:column: path: what is wrong and what would be right`. Nothing here decides what
-//! is wrong.
+//! Each prints as `file:line:column: path: what is wrong and what would be right`. Nothing here decides what is wrong.
 
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Characters of a value that a finding repeats.
+/// The most characters of a value that a fault repeats.
 const QUOTE_CHARS_MAX: usize = 60;
 
-/// A line and a column in a file, from 1. Zeros: the file as a whole. Small, because every field as written has one.
+/// A line and a column in a file, from 1; zeros mean the whole file. It is small, because every parsed field has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Position {
     /// The line.
     pub line: u32,
     /// The column.
     pub column: u32,
 }
 
-/// A spot in the configuration. Ordered as one reads: file, line, column.
+/// A field in the configuration: its file, its position and its path. Spots sort by file, line and column.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spot {
     /// The file, or the environment variable.
     pub file: Arc<str>,
-    /// Where in it.
-    pub place: Place,
-    /// The field that stands there: `rules[2].descriptors[0].rate_limit.burst`; empty for the file as a whole.
+    /// The line and column in it.
+    pub position: Position,
+    /// The field at that position: `rules[2].descriptors[0].rate_limit.burst`; empty for the file as a whole.
     pub path: String,
 }
 
 impl Spot {
-    /// The file as a whole.
+    /// The whole file.
     pub fn file(name: &str) -> Self {
         Self {
             file: name.into(),
-            place: Place::default(),
+            position: Position::default(),
             path: String::new(),
         }
     }
 
-    /// The start of the file, where what is missing from it could stand.
+    /// The start of the file: the position of fields that the file does not have.
     pub(super) fn start(name: &str) -> Self {
         Self::file(name).after("")
     }
 
-    /// The place behind `text`, which begins the file.
+    /// The position after `text`, which is the beginning of the file.
     pub(super) fn after(self, text: &str) -> Self {
         let narrow = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let last = text.rsplit('\n').next().unwrap_or_default();
-        self.at(Place {
+        self.at(Position {
             line: narrow(text.matches('\n').count()).saturating_add(1),
             column: narrow(last.chars().count()).saturating_add(1),
         })
     }
 
-    /// The same field, at a place in the same file.
-    pub(super) fn at(self, place: Place) -> Self {
-        Self { place, ..self }
+    /// The same field at another position.
+    pub(super) fn at(self, position: Position) -> Self {
+        Self { position, ..self }
     }
 
-    /// The field `name` below this one, as yet at the same place.
+    /// The field `name` below this one, at the same position for now.
     pub(super) fn field(&self, name: &str) -> Self {
         let dot = if self.path.is_empty() { "" } else { "." };
         Self {
@@ -70,7 +69,7 @@ impl Spot {
         }
     }
 
-    /// The item `index` of this list, as yet at the same place.
+    /// The item `index` of this list, at the same position for now.
     pub(super) fn item(&self, index: usize) -> Self {
         Self {
             path: format!("{}[{index}]", self.path),
@@ -78,10 +77,10 @@ impl Spot {
         }
     }
 
-    /// How another spot's finding names this one: its path, and its line or other file.
+    /// How a fault at `other` refers to this spot: by path and line, and by file if that differs.
     pub(super) fn seen_from(&self, other: &Self) -> String {
-        let (path, file, line) = (&self.path, &self.file, self.place.line);
-        if self.place == Place::default() {
+        let (path, file, line) = (&self.path, &self.file, self.position.line);
+        if self.position == Position::default() {
             format!("{path} ({file})")
         } else if self.file == other.file {
             format!("{path} (line {line})")
@@ -94,8 +93,8 @@ impl Spot {
 impl fmt::Display for Spot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
-        if self.place != Place::default() {
-            write!(f, ":{}:{}", self.place.line, self.place.column)?;
+        if self.position != Position::default() {
+            write!(f, ":{}:{}", self.position.line, self.position.column)?;
         }
         if !self.path.is_empty() {
             write!(f, ": {}", self.path)?;
@@ -104,12 +103,12 @@ impl fmt::Display for Spot {
     }
 }
 
-/// One thing that is wrong, where it is, and what would be right.
+/// One thing that is wrong, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Where.
+    /// The field that is wrong.
     pub spot: Spot,
-    /// What, and what would be right.
+    /// What is wrong, and what would be right.
     pub text: String,
 }
 
@@ -119,7 +118,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Something legal but surprising, placed and worded as a fault is.
+/// Something legal but surprising. It prints like a fault.
 pub type Warning = Fault;
 
 /// Everything that is wrong with a configuration, sorted by file, line and column. Never empty.
@@ -141,7 +140,7 @@ impl Faults {
         self.faults.iter()
     }
 
-    /// What was read and has to be watched: a change there may mend it.
+    /// The files and folders to watch: a change there may fix the faults.
     pub fn sources(&self) -> &[PathBuf] {
         &self.sources
     }
@@ -160,7 +159,7 @@ impl fmt::Display for Faults {
 
 impl Error for Faults {}
 
-/// A value as a finding repeats it: quoted, on one line, and not for pages.
+/// A value as a fault repeats it: quoted, on one line, and cut to [`QUOTE_CHARS_MAX`].
 pub(super) fn quote(value: &str) -> String {
     match value.char_indices().nth(QUOTE_CHARS_MAX) {
         Some((end, _)) => format!("{:?}...", value.get(..end).unwrap_or_default()),

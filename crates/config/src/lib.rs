@@ -1,12 +1,11 @@
-//! Configuration: from a file as written to a [`Config`] that cannot be wrong.
+//! Turns configuration files into a checked [`Config`].
 //!
-//! [`load()`] reads the file (`raw.rs`: its shape, with places; `fields.rs`: what it may hold), checks every value
-//! (`validate.rs`, `doors.rs`, `store.rs`, `rules.rs`) and answers a [`Config`] with its warnings, or all [`Faults`] at
-//! once. It never answers half a configuration, and never acts on one: nothing here listens, connects or logs. Only
+//! [`load()`] parses the file (`raw.rs`: its shape, with positions; `fields.rs`: its fields), checks every value
+//! (`validate.rs`, `doors.rs`, `store.rs`, `rules.rs`) and returns a [`Config`] with its warnings, or all [`Faults`] at
+//! once. It never returns half a configuration, and never acts on one: nothing here listens, connects or logs. Only
 //! `load.rs` reads files.
 
 mod address;
-mod check;
 mod doors;
 mod duration;
 mod error;
@@ -15,6 +14,7 @@ mod limit;
 mod load;
 mod overlap;
 mod raw;
+mod reader;
 pub mod reference;
 mod rules;
 mod settings;
@@ -24,10 +24,10 @@ mod substitute;
 mod validate;
 
 pub use address::{Address, AddressFault};
-pub use error::{Fault, Faults, Place, Spot, Warning};
+pub use error::{Fault, Faults, Position, Spot, Warning};
 pub use load::{check_text, fingerprint, load};
 pub use settings::{
-    Bounds, Config, HeaderStyle, Listen, Log, LogFormat, LogLevel, Store, StoreUrl, Sync, Tls,
-    Topology,
+    Bounds, Config, HeaderStyle, ListenSettings, LogFormat, LogLevel, LogSettings, StoreSettings,
+    StoreUrl, SyncSettings, TlsSettings, Topology,
 };
 pub use substitute::Environment;

@@ -1,10 +1,10 @@
-//! `rate_limit`, in either form: how many may pass, and how they are counted.
+//! Reads `rate_limit` in its short or long form: how many cells may pass, and which algorithm counts them.
 
-use super::check::{Check, Word};
 use super::error::{Spot, quote};
 use super::fields::RawLimit;
 use super::raw::{Field, RawRate};
-use super::short_form::{self, Written};
+use super::reader::{FieldReader, FieldValue};
+use super::short_form::{self, UncheckedLimit};
 use tidegate_core::pure::limit::CAPACITY_MAX;
 use tidegate_core::pure::time::SECOND;
 use tidegate_core::pure::{Algorithm, Limit, LimitFault, Unit};
@@ -14,28 +14,28 @@ const NUMBER_MAX: u64 = 1_000_000_000_000;
 /// Seconds in the longest window, and so the largest number of any unit in it.
 const SECONDS_MAX: u64 = CAPACITY_MAX.get() / SECOND;
 
-/// What stands under `rate_limit`.
-pub struct Rated {
+/// The checked content of `rate_limit`.
+pub struct RateLimit {
     /// `None`: unlimited, or faulty.
     pub limit: Option<Limit>,
     pub algorithm: Algorithm,
-    pub name: Option<Word>,
-    pub replaces: Vec<Word>,
+    pub name: Option<FieldValue>,
+    pub replaces: Vec<FieldValue>,
 }
 
-/// Reads `rate_limit`, which stands at `at`.
-pub fn rated(
-    check: &mut Check<'_>,
+/// Reads the `rate_limit` at `at`.
+pub fn read_rate_limit(
+    reader: &mut FieldReader<'_>,
     at: &Spot,
     rate: &RawRate,
     default: Algorithm,
-) -> Option<Rated> {
+) -> Option<RateLimit> {
     let text = match rate {
-        RawRate::Long(raw) => return Some(long(check, at, raw, default)),
-        RawRate::Short(text) => check.substituted(at.clone(), text)?.text,
+        RawRate::Long(raw) => return Some(long(reader, at, raw, default)),
+        RawRate::Short(text) => reader.substitute(at.clone(), text)?.text,
         RawRate::List => "a list".to_owned(),
     };
-    let Some(written) = short_form::parse(&text) else {
+    let Some(unchecked) = short_form::parse(&text) else {
         let found = match rate {
             RawRate::List => text,
             RawRate::Short(_) | RawRate::Long(_) => quote(&text),
@@ -45,14 +45,14 @@ pub fn rated(
              not {found}",
             units()
         );
-        check.fault(at, text);
+        reader.fault(at, text);
         return None;
     };
-    if written.burst.is_some() && default.is_windowed() {
-        check.fault(at, no_burst(default));
+    if unchecked.burst.is_some() && default.is_windowed() {
+        reader.fault(at, no_burst(default));
     }
-    Some(Rated {
-        limit: limit(check, written, &|fault| {
+    Some(RateLimit {
+        limit: limit(reader, unchecked, &|fault| {
             let part = match fault {
                 LimitFault::NoWindow => "the window",
                 LimitFault::NoBurst => "the burst",
@@ -67,21 +67,21 @@ pub fn rated(
     })
 }
 
-fn long(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, default: Algorithm) -> Rated {
-    check.unknown(at, raw);
+fn long(reader: &mut FieldReader<'_>, at: &Spot, raw: &RawLimit, default: Algorithm) -> RateLimit {
+    reader.unknown(at, raw);
     let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-    let algorithm = check.choice(at, ("algorithm", &raw.algorithm), &algorithms);
+    let algorithm = reader.choice(at, ("algorithm", &raw.algorithm), &algorithms);
     let algorithm = algorithm.unwrap_or(default);
-    let unlimited = check.flag(at, ("unlimited", &raw.unlimited)) == Some(true);
-    let written = written(check, at, raw, unlimited);
-    let name = check.filled(at, ("name", &raw.name));
-    let replaces = replaces(check, at, raw, name.as_ref());
-    let limit = written.and_then(|written| {
-        if written.burst.is_some() && algorithm.is_windowed() {
-            check.fault(&spot_of(at, "burst", &raw.burst), no_burst(algorithm));
+    let unlimited = reader.flag(at, ("unlimited", &raw.unlimited)) == Some(true);
+    let unchecked = unchecked(reader, at, raw, unlimited);
+    let name = reader.filled(at, ("name", &raw.name));
+    let replaces = replaces(reader, at, raw, name.as_ref());
+    let limit = unchecked.and_then(|unchecked| {
+        if unchecked.burst.is_some() && algorithm.is_windowed() {
+            reader.fault(&spot_of(at, "burst", &raw.burst), no_burst(algorithm));
             return None;
         }
-        limit(check, written, &|fault| {
+        limit(reader, unchecked, &|fault| {
             let spot = match fault {
                 LimitFault::NoWindow => spot_of(at, "unit_multiplier", &raw.unit_multiplier),
                 LimitFault::NoBurst => spot_of(at, "burst", &raw.burst),
@@ -94,7 +94,7 @@ fn long(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, default: Algorithm) ->
             (spot, fault.to_string())
         })
     });
-    Rated {
+    RateLimit {
         limit,
         algorithm,
         name,
@@ -102,8 +102,13 @@ fn long(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, default: Algorithm) ->
     }
 }
 
-/// The numbers, if all that must be there is. Beside `unlimited` there must be none.
-fn written(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, unlimited: bool) -> Option<Written> {
+/// Reads the numbers; `None` if a required one is missing. With `unlimited` there must be none of them.
+fn unchecked(
+    reader: &mut FieldReader<'_>,
+    at: &Spot,
+    raw: &RawLimit,
+    unlimited: bool,
+) -> Option<UncheckedLimit> {
     let fields = [
         ("requests_per_unit", &raw.requests_per_unit),
         ("unit", &raw.unit),
@@ -116,36 +121,36 @@ fn written(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, unlimited: bool) ->
             .filter(|(_, field)| field.found().is_some())
         {
             let text = "has no meaning beside unlimited: true: remove one of the two";
-            check.fault(&spot_of(at, name, field), text);
+            reader.fault(&spot_of(at, name, field), text);
         }
         return None;
     }
     let [requests, unit, unit_multiplier, burst] = fields;
     if requests.1.found().is_none() {
         let text = "is missing: say how many may pass per unit (0 denies every check)";
-        check.fault(&at.field(requests.0), text);
+        reader.fault(&at.field(requests.0), text);
     }
     if unit.1.found().is_none() {
         let text = format!("is missing: say one of {}", units());
-        check.fault(&at.field(unit.0), text);
+        reader.fault(&at.field(unit.0), text);
     }
-    let requests = check.number(at, requests, 0..=NUMBER_MAX);
-    let unit = check.word(at, unit).and_then(|word| {
-        let unit = Unit::named(&word.text);
+    let requests = reader.number(at, requests, 0..=NUMBER_MAX);
+    let unit = reader.text(at, unit).and_then(|value| {
+        let unit = Unit::named(&value.text);
         if unit.is_none() {
-            let text = format!("must be one of {}, not {}", units(), quote(&word.text));
-            check.fault(&word.spot, text);
+            let text = format!("must be one of {}, not {}", units(), quote(&value.text));
+            reader.fault(&value.spot, text);
         }
         unit
     });
     let multiplier_given = unit_multiplier.1.found().is_some();
-    let unit_multiplier = check.number(at, unit_multiplier, 1..=SECONDS_MAX);
+    let unit_multiplier = reader.number(at, unit_multiplier, 1..=SECONDS_MAX);
     let burst_given = burst.1.found().is_some();
-    let burst = check.number(at, burst, 0..=NUMBER_MAX);
+    let burst = reader.number(at, burst, 0..=NUMBER_MAX);
     if (multiplier_given && unit_multiplier.is_none()) || (burst_given && burst.is_none()) {
         return None;
     }
-    Some(Written {
+    Some(UncheckedLimit {
         requests: requests?,
         unit: unit?,
         unit_multiplier: unit_multiplier.unwrap_or(1),
@@ -153,18 +158,18 @@ fn written(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, unlimited: bool) ->
     })
 }
 
-/// The limit, and a warning if its bucket is so small that pauses of the caller's own scheduler already waste rate.
+/// Builds the limit. Warns if the burst is so small that pauses of the caller's scheduler already waste rate.
 fn limit(
-    check: &mut Check<'_>,
-    written: Written,
+    reader: &mut FieldReader<'_>,
+    unchecked: UncheckedLimit,
     blame: &dyn Fn(LimitFault) -> (Spot, String),
 ) -> Option<Limit> {
-    let Written {
+    let UncheckedLimit {
         requests,
         unit,
         unit_multiplier,
         burst,
-    } = written;
+    } = unchecked;
     match Limit::new(requests, unit, unit_multiplier, burst) {
         Ok(limit) => {
             let seconds = u128::from(unit.seconds()) * u128::from(unit_multiplier);
@@ -174,32 +179,37 @@ fn limit(
                     "a burst of {} is less than 10 ms of the rate: steady traffic will be denied below it",
                     limit.burst()
                 );
-                check.warn(&spot, text);
+                reader.warn(&spot, text);
             }
             Some(limit)
         }
         Err(fault) => {
             let (spot, text) = blame(fault);
-            check.fault(&spot, text);
+            reader.fault(&spot, text);
             None
         }
     }
 }
 
-fn replaces(check: &mut Check<'_>, at: &Spot, raw: &RawLimit, own: Option<&Word>) -> Vec<Word> {
-    let items = check.items(at, ("replaces", &raw.replaces));
+fn replaces(
+    reader: &mut FieldReader<'_>,
+    at: &Spot,
+    raw: &RawLimit,
+    own: Option<&FieldValue>,
+) -> Vec<FieldValue> {
+    let items = reader.items(at, ("replaces", &raw.replaces));
     let mut replaces = Vec::new();
     for (spot, item) in items.into_iter().flatten() {
-        check.unknown(&spot, item);
+        reader.unknown(&spot, item);
         if item.name.found().is_none() {
             let text = "is missing: say the name of the rule to replace";
-            check.fault(&spot.field("name"), text);
+            reader.fault(&spot.field("name"), text);
         }
-        let Some(name) = check.filled(&spot, ("name", &item.name)) else {
+        let Some(name) = reader.filled(&spot, ("name", &item.name)) else {
             continue;
         };
         if own.is_some_and(|own| own.text == name.text) {
-            check.fault(&name.spot, "a rule cannot replace itself: name another");
+            reader.fault(&name.spot, "a rule cannot replace itself: name another");
         }
         replaces.push(name);
     }

@@ -1,4 +1,4 @@
-//! Reads files and puts the parts together. The only reader in `config`: what it reads is bounded, in bytes and files.
+//! Reads the files and assembles the configuration. Only this file reads files, bounded in bytes and in number.
 
 use std::fs::{self, DirEntry, File, Metadata};
 use std::hash::{Hash, Hasher};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use siphasher::sip::SipHasher13;
 
-use super::check::Check;
 use super::error::{Fault, Faults, Spot};
 use super::fields::{RawConfig, RawDomain};
 use super::raw;
+use super::reader::FieldReader;
 use super::rules::{self, Domains};
 use super::settings::Config;
 use super::substitute::Environment;
@@ -19,17 +19,16 @@ use tidegate_core::pure::rule::Consistency;
 use tidegate_core::pure::rules::Forms;
 use tidegate_core::pure::{KeysShown, Rule};
 
-/// Bytes of one file.
+/// The most bytes of one file.
 const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Files in `rules_dir`, read or not.
+/// The most files in `rules_dir`, read or skipped.
 const RULES_FILES_MAX: usize = 1_000;
-/// Folders in `rules_dir`, itself included.
+/// The most folders in `rules_dir`, itself included.
 const RULES_FOLDERS_MAX: usize = 100;
-/// Bytes of the host's name.
+/// The most bytes of the host's name.
 const HOST_NAME_BYTES_MAX: u64 = 256;
 
-/// The configuration in the file at `path`, and in its `rules_dir`, which is taken relative to the file's folder.
-/// `environment` answers for variables.
+/// Loads the file at `path` and its `rules_dir`, which is relative to the file's folder. `environment` looks up variables.
 pub fn load(path: &Path, environment: &Environment<'_>) -> Result<Config, Faults> {
     let mut files = Files::at(path);
     match files.text(path) {
@@ -38,18 +37,19 @@ pub fn load(path: &Path, environment: &Environment<'_>) -> Result<Config, Faults
     }
 }
 
-/// The configuration in `text`, which faults call `name`. Reads no file: `rules_dir` is left alone.
+/// Checks the configuration in `text`; faults call it `name`. It reads no file and ignores `rules_dir`.
 pub fn check_text(name: &str, text: &str, environment: &Environment<'_>) -> Result<Config, Faults> {
     assemble(name, text, environment, None)
 }
 
-/// What all `sources` of a configuration hold, in a number: a change, also one that makes them unreadable, changes it.
+/// A hash of the content of all `sources`. Every change of content changes it, and so does a file that becomes
+/// unreadable.
 pub fn fingerprint(sources: &[PathBuf]) -> u64 {
     let Some((file, folders)) = sources.split_first() else {
         return 0;
     };
     let mut files = Files::at(file);
-    // What cannot be read is part of the number, too.
+    // A file that cannot be read is part of the hash, too.
     let _ = files.text(file);
     for folder in folders {
         for path in files.folder(folder).unwrap_or_default().files {
@@ -70,52 +70,53 @@ fn assemble(
         Ok(raw) => raw,
         Err(fault) => return Err(Faults::new(vec![fault], sources(files))),
     };
-    let check = &mut Check::new(environment);
+    let reader = &mut FieldReader::new(environment);
     let root = &Spot::start(name);
-    check.unknown(root, &raw);
+    reader.unknown(root, &raw);
     let host_name = files.as_ref().and_then(|_| host_name());
-    let pod_id = validate::pod_id(check, root, &raw.pod, host_name);
-    let listen = doors::listen(check, root, &raw.listen);
-    let store = store::store(check, root, &raw.store);
-    let sync = validate::sync(check, root, &raw.sync);
-    let bounds = validate::bounds(check, root, &raw.bounds);
-    let headers = validate::headers(check, root, &raw.headers);
-    let keys = validate::keys(check, root, &raw.keys);
+    let pod_id = validate::pod_id(reader, root, &raw.pod, host_name);
+    let listen = doors::listen(reader, root, &raw.listen);
+    let store = store::store(reader, root, &raw.store);
+    let sync = validate::sync(reader, root, &raw.sync);
+    let bounds = validate::bounds(reader, root, &raw.bounds);
+    let headers = validate::headers(reader, root, &raw.headers);
+    let keys = validate::keys(reader, root, &raw.keys);
     if keys == KeysShown::Hashed
         && store
             .as_ref()
             .is_none_or(|store| store.hash_key_file.is_none())
     {
-        let text = "without store.hash_key_file whoever sees a hash can find its value by guessing";
-        check.warn(&root.field("keys"), text);
+        let text =
+            "without store.hash_key_file, anybody who sees a hash can find its value by guessing";
+        reader.warn(&root.field("keys"), text);
     }
-    let log = validate::log(check, root, &raw.log);
-    let drain = validate::drain(check, root, &raw.drain);
+    let log = validate::log(reader, root, &raw.log);
+    let drain = validate::drain(reader, root, &raw.drain);
     let forms = Forms {
-        addresses: validate::addresses(check, root, &raw.addresses),
-        paths: validate::paths(check, root, &raw.paths),
+        addresses: validate::addresses(reader, root, &raw.addresses),
+        paths: validate::paths(reader, root, &raw.paths),
     };
-    let defaults = rules::defaults(check, root, &raw.defaults);
-    let mut domains = Domains::new(check, defaults, forms);
+    let defaults = rules::defaults(reader, root, &raw.defaults);
+    let mut domains = Domains::new(reader, defaults, forms);
     add_domains(&mut domains, root, raw, files.as_mut());
     let rules = domains.compile();
     if rules.all().is_empty() {
         let text = "no rule is configured: every check is allowed";
-        check.warn(&root.field("rules"), text);
+        reader.warn(&root.field("rules"), text);
     }
     let shared = |rule: &Rule| rule.spec.consistency != Consistency::Local;
     if store.is_none() && !listen.grpc.is_empty() && rules.all().iter().any(shared) {
         let text = "is missing while listen.grpc is open: each pod limits alone, so that two pods admit twice the limit; \
-            name the fleet's store, or say consistency: local";
-        check.warn(&root.field("store"), text);
+            give the fleet's store, or set consistency: local";
+        reader.warn(&root.field("store"), text);
     }
-    if !check.faults.is_empty() {
+    if !reader.faults.is_empty() {
         return Err(Faults::new(
-            std::mem::take(&mut check.faults),
+            std::mem::take(&mut reader.faults),
             sources(files),
         ));
     }
-    check.warnings.sort();
+    reader.warnings.sort();
     Ok(Config {
         pod_id,
         listen,
@@ -127,13 +128,13 @@ fn assemble(
         log,
         drain,
         rules,
-        warnings: std::mem::take(&mut check.warnings),
+        warnings: std::mem::take(&mut reader.warnings),
         hash: files.as_ref().map_or(0, |files| files.hash.finish()),
         sources: sources(files),
     })
 }
 
-/// The domains of `rules`, of the file itself if it is an envoyproxy/ratelimit file, and of `rules_dir`.
+/// Adds the domains of `rules`, of the file itself if it is an envoyproxy/ratelimit file, and of `rules_dir`.
 fn add_domains(
     domains: &mut Domains<'_, '_>,
     root: &Spot,
@@ -141,13 +142,13 @@ fn add_domains(
     files: Option<&mut Files>,
 ) {
     for (spot, domain) in domains
-        .check
+        .reader
         .items(root, ("rules", &raw.rules))
         .unwrap_or_default()
     {
         domains.add(&spot, domain);
     }
-    let folder = domains.check.filled(root, ("rules_dir", &raw.rules_dir));
+    let folder = domains.reader.filled(root, ("rules_dir", &raw.rules_dir));
     let own = RawDomain {
         domain: raw.domain,
         matching: raw.matching,
@@ -165,25 +166,25 @@ fn add_domains(
     };
     let path = files.beside(Path::new(&folder.text));
     files.sources.push(path.clone());
-    let listed = files.folder(&path).unwrap_or_else(|text| {
-        domains.check.fault(&folder.spot, text);
-        Listed::default()
+    let listing = files.folder(&path).unwrap_or_else(|text| {
+        domains.reader.fault(&folder.spot, text);
+        FolderListing::default()
     });
-    for (path, why) in listed.unread {
+    for (path, why) in listing.unread {
         let text = format!("{} is not read: {why}", path.display());
-        domains.check.warn(&folder.spot, text);
+        domains.reader.warn(&folder.spot, text);
     }
-    // One at a time, so that no more than one file is held.
-    for path in listed.files {
+    // One at a time, so that only one file is in memory.
+    for path in listing.files {
         let name = path.display().to_string();
         match files.text(&path).and_then(|text| raw::parse(&name, &text)) {
             Ok(raw) => domains.add(&Spot::start(&name), &raw),
-            Err(Fault { spot, text }) => domains.check.fault(&spot, text),
+            Err(Fault { spot, text }) => domains.reader.fault(&spot, text),
         }
     }
 }
 
-/// The files read so far: what to watch, and the hash of what they held.
+/// The files read so far, and the hash of their content.
 struct Files {
     sources: Vec<PathBuf>,
     hash: SipHasher13,
@@ -223,37 +224,37 @@ impl Files {
         })
     }
 
-    /// What a folder of rules holds. What is not read does not count as a change: editors come and go.
-    fn folder(&mut self, path: &Path) -> Result<Listed, String> {
-        let listed = Listed::of(path);
-        listed
+    /// Lists a folder of rules. Skipped files are not part of the hash, because editors create and remove them.
+    fn folder(&mut self, path: &Path) -> Result<FolderListing, String> {
+        let listing = FolderListing::of(path);
+        listing
             .as_ref()
-            .map(|listed| &listed.files)
+            .map(|listing| &listing.files)
             .hash(&mut self.hash);
-        listed
+        listing
     }
 }
 
-/// What a folder of rules and the folders in it hold, sorted. As envoyproxy/ratelimit has it every file is read, whatever
-/// its name, but for hidden ones, which it can be told to leave out, and must be where Kubernetes mounts the folder.
+/// The files of a rules folder and its subfolders, sorted. As in envoyproxy/ratelimit, every file is read, whatever its
+/// name. Hidden files are skipped: envoyproxy/ratelimit has an option for that, which a folder mounted by Kubernetes needs.
 #[derive(Default)]
-struct Listed {
+struct FolderListing {
     files: Vec<PathBuf>,
-    /// What is not read, and why.
+    /// The skipped files, with the reason.
     unread: Vec<(PathBuf, &'static str)>,
 }
 
-impl Listed {
+impl FolderListing {
     fn of(folder: &Path) -> Result<Self, String> {
-        let mut listed = Self::default();
+        let mut listing = Self::default();
         let mut folders = vec![folder.to_owned()];
         let mut looked = 0_usize;
         while let Some(inner) = folders.pop() {
             looked = looked.saturating_add(1);
             let unreadable = |error| format!("{} cannot be read: {error}", inner.display());
             for entry in fs::read_dir(&inner).map_err(unreadable)? {
-                listed.add(&entry.map_err(unreadable)?, &mut folders);
-                let files = listed.files.len().saturating_add(listed.unread.len());
+                listing.add(&entry.map_err(unreadable)?, &mut folders);
+                let files = listing.files.len().saturating_add(listing.unread.len());
                 let folder = folder.display();
                 if files > RULES_FILES_MAX {
                     return Err(format!("{folder} holds more than {RULES_FILES_MAX} files"));
@@ -264,23 +265,23 @@ impl Listed {
                 }
             }
         }
-        listed.files.sort();
-        listed.unread.sort();
-        Ok(listed)
+        listing.files.sort();
+        listing.unread.sort();
+        Ok(listing)
     }
 
-    /// Notes a file, or a folder that is to be looked into.
+    /// Adds a file, or puts a folder into `folders`.
     fn add(&mut self, entry: &DirEntry, folders: &mut Vec<PathBuf>) {
         let (path, name) = (entry.path(), entry.file_name());
         let name = name.as_encoded_bytes();
-        // A link counts as what it leads to; one that leads nowhere is a file that cannot be read.
+        // A link counts as its target; a broken link is a file that cannot be read.
         let (own, kind) = (entry.file_type(), fs::metadata(&path));
         let is_folder = kind.as_ref().is_ok_and(Metadata::is_dir);
         let why = match () {
-            // Kubernetes' own: what is in there has a link in this folder.
+            // Kubernetes' own folders: this folder has a link to each file in them.
             () if name.starts_with(b"..") => return,
             () if name.starts_with(b".") => "its name begins with a dot",
-            () if name.ends_with(b"~") => "its name ends in ~, as a copy that an editor leaves",
+            () if name.ends_with(b"~") => "its name ends in ~, as an editor's backup does",
             () if is_folder && own.is_ok_and(|own| own.is_symlink()) => "it is a link to a folder",
             () if is_folder => return folders.push(path),
             () if kind.is_ok_and(|kind| !kind.is_file()) => "it is not a regular file",
@@ -290,7 +291,7 @@ impl Listed {
     }
 }
 
-/// The bytes of a regular file. Anything else, such as a pipe, might never end.
+/// Reads a regular file. Anything else, such as a pipe, might never end.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let kind = fs::metadata(path)?;
     if kind.is_dir() {
@@ -310,7 +311,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     )))
 }
 
-/// The host's own name, where it keeps it.
+/// The host's name from `/etc/hostname`.
 fn host_name() -> Option<String> {
     let mut name = String::new();
     let mut file = File::open("/etc/hostname").ok()?.take(HOST_NAME_BYTES_MAX);

@@ -1,23 +1,23 @@
-//! Nodes of one level that stand in each other's way: legal, and hardly ever meant.
+//! Finds descriptors of one level that hide or replace one another: legal, but hardly ever intended.
 
 use std::collections::BTreeMap;
 
-use super::check::Check;
 use super::error::{Spot, quote};
+use super::reader::FieldReader;
 use tidegate_core::pure::address::address;
 use tidegate_core::pure::path;
 use tidegate_core::pure::pattern::Pattern;
 use tidegate_core::pure::rule::NodeSpec;
 use tidegate_core::pure::rules::Forms;
 
-/// Earlier patterns of one key that a pattern is compared with. Keeps the effort linear.
+/// The most earlier patterns of one key that a pattern is compared with. It keeps the effort linear.
 const PATTERNS_COMPARED_MAX: usize = 256;
 
-/// A node and where it stands.
-pub type Placed = (Spot, NodeSpec);
+/// A node and its position in the configuration.
+pub type LocatedNode = (Spot, NodeSpec);
 
-/// Two nodes with one key and value: a fault at the later.
-pub fn duplicates(check: &mut Check<'_>, nodes: &[Placed]) {
+/// Records a fault for each node with the key and value of an earlier one.
+pub fn duplicates(reader: &mut FieldReader<'_>, nodes: &[LocatedNode]) {
     let mut seen: BTreeMap<(&str, &str), &Spot> = BTreeMap::new();
     for (spot, node) in nodes.iter().filter(|(_, node)| !node.key.is_empty()) {
         let value = node.value.as_deref().unwrap_or_default();
@@ -26,41 +26,41 @@ pub fn duplicates(check: &mut Check<'_>, nodes: &[Placed]) {
                 "has the key and value of {}: keep one",
                 first.seen_from(spot)
             );
-            check.fault(spot, text);
+            reader.fault(spot, text);
         } else {
             seen.insert((&node.key, value), spot);
         }
     }
 }
 
-/// Nodes that can never match, or that replace one another.
-pub fn shadowed(check: &mut Check<'_>, nodes: &[Placed], forms: &Forms) {
-    let mut by_key: BTreeMap<&str, Vec<&Placed>> = BTreeMap::new();
-    for placed in nodes {
-        by_key.entry(&placed.1.key).or_default().push(placed);
+/// Warns of nodes that can never match, and of nodes that replace one another.
+pub fn shadowed(reader: &mut FieldReader<'_>, nodes: &[LocatedNode], forms: &Forms) {
+    let mut by_key: BTreeMap<&str, Vec<&LocatedNode>> = BTreeMap::new();
+    for located in nodes {
+        by_key.entry(&located.1.key).or_default().push(located);
     }
     for (key, nodes) in by_key {
-        same_form(check, &nodes, |value| {
+        same_form(reader, &nodes, |value| {
             let plain = forms.addresses.plain(key.as_bytes(), value.as_bytes());
             plain.map(|plain| (plain.as_str().to_owned(), "cut to addresses.ipv6_prefix"))
         });
-        same_form(check, &nodes, |value| {
+        same_form(reader, &nodes, |value| {
             let is_path = forms.paths.are_everywhere(key) && !value.contains('*');
             is_path.then(|| (normal(value), "in the normal form of paths"))
         });
-        covered(check, &nodes);
+        covered(reader, &nodes);
     }
 }
 
-/// Values that checks do not have as they are written: legal, and seldom known.
-pub fn formed(check: &mut Check<'_>, nodes: &[Placed], forms: &Forms) {
+/// Warns of values that a check never has as they are written, because checks are brought into normal form first.
+pub fn formed(reader: &mut FieldReader<'_>, nodes: &[LocatedNode], forms: &Forms) {
     for (spot, node) in nodes {
         let value = node.value.as_deref().unwrap_or_default();
         if let Some(cut) = cut_address(&node.key, value, forms) {
             let text = format!(
                 "{value} is cut to {cut} by addresses.ipv6_prefix: this holds for every address in it"
             );
-            check.warn(spot, text);
+            reader.warn(spot, text);
         }
         if let Some(normal) = unasked_path(&node.key, value, forms) {
             let (value, normal) = (quote(value), quote(&normal));
@@ -69,14 +69,14 @@ pub fn formed(check: &mut Check<'_>, nodes: &[Placed], forms: &Forms) {
                 false => "/v1/forward",
             };
             let text = format!(
-                "{value} is no path in normal form: {whose} never has it, but {normal} (see paths)"
+                "{value} is not a path in normal form: {whose} has {normal} instead (see paths)"
             );
-            check.warn(spot, text);
+            reader.warn(spot, text);
         }
     }
 }
 
-/// The network that an IPv6 address is cut to, if that is less than was written.
+/// The network that an IPv6 address is cut to, if the cut removes something.
 fn cut_address(key: &str, value: &str, forms: &Forms) -> Option<String> {
     let plain = forms.addresses.plain(key.as_bytes(), value.as_bytes())?;
     let written = address(value.as_bytes())?.to_canonical();
@@ -84,16 +84,16 @@ fn cut_address(key: &str, value: &str, forms: &Forms) -> Option<String> {
     is_cut.then(|| format!("{}/{}", plain.as_str(), forms.addresses.prefix()))
 }
 
-/// The normal form of a path that is not written in it, and that no check put in normal form therefore meets.
+/// The normal form of a path that is written in another form and therefore never matches a check.
 fn unasked_path(key: &str, value: &str, forms: &Forms) -> Option<String> {
     let is_pattern = value.contains('*');
-    // What is no pattern is put in normal form itself, where every door does it.
+    // Where every door normalises paths, the rule's own value is normalised too, unless it is a pattern.
     if !forms.paths.are_anywhere(key) || (forms.paths.are_everywhere(key) && !is_pattern) {
         return None;
     }
     let normal = normal(value);
     let is_met = match is_pattern {
-        // A pattern may ask for a folder.
+        // A pattern may end in a slash, to match a folder.
         true => normal == value.trim_end_matches('/') || normal == value,
         false => normal == value,
     };
@@ -104,10 +104,10 @@ fn normal(value: &str) -> String {
     String::from_utf8_lossy(&path::normal(value.as_bytes())).into_owned()
 }
 
-/// Values that are one once they are brought into their form.
+/// Warns of values that become equal once `form` has normalised them.
 fn same_form(
-    check: &mut Check<'_>,
-    nodes: &[&Placed],
+    reader: &mut FieldReader<'_>,
+    nodes: &[&LocatedNode],
     form: impl Fn(&str) -> Option<(String, &'static str)>,
 ) {
     let mut seen: BTreeMap<String, &Spot> = BTreeMap::new();
@@ -117,18 +117,18 @@ fn same_form(
         };
         if let Some(first) = seen.get(&plain) {
             let first = first.seen_from(spot);
-            let text = format!("is {plain} as {first} is, once {once}: this one replaces that");
-            check.warn(spot, text);
+            let text = format!("is {plain} as {first} is, once {once}: this one replaces that one");
+            reader.warn(spot, text);
         }
         seen.insert(plain, spot);
     }
 }
 
-/// Patterns behind a wider one, and a key alone beside `*`.
-fn covered(check: &mut Check<'_>, nodes: &[&Placed]) {
-    let mut wider: Vec<(Pattern, &Placed)> = Vec::new();
-    for placed in nodes {
-        let (spot, node) = placed;
+/// Warns of patterns that follow a wider one, and of a key without a value beside `*`.
+fn covered(reader: &mut FieldReader<'_>, nodes: &[&LocatedNode]) {
+    let mut wider: Vec<(Pattern, &LocatedNode)> = Vec::new();
+    for located in nodes {
+        let (spot, node) = located;
         let value = node.value.as_deref().unwrap_or_default();
         let Some(pattern) = Pattern::parse(value) else {
             continue;
@@ -143,12 +143,12 @@ fn covered(check: &mut Check<'_>, nodes: &[&Placed]) {
                 "can never match: {} comes first and takes every such value",
                 first.seen_from(spot)
             );
-            check.warn(spot, text);
+            reader.warn(spot, text);
         } else if wider.len() < PATTERNS_COMPARED_MAX {
-            wider.push((pattern, placed));
+            wider.push((pattern, located));
         }
     }
-    let all = wider.iter().map(|(_, placed)| placed).find(|(_, node)| {
+    let all = wider.iter().map(|(_, located)| located).find(|(_, node)| {
         node.value
             .as_deref()
             .is_some_and(|value| value.bytes().all(|byte| byte == b'*'))
@@ -160,6 +160,6 @@ fn covered(check: &mut Check<'_>, nodes: &[&Placed]) {
             "can never match: {star} of {} takes every value",
             first.seen_from(spot)
         );
-        check.warn(spot, text);
+        reader.warn(spot, text);
     }
 }

@@ -1,9 +1,8 @@
-//! The file exactly as written: what its fields say, and where they stand. Nothing is checked here but the shape. Which
-//! fields there are: `fields.rs`.
+//! Parses the YAML file into fields with their positions. It checks the shape only; `fields.rs` lists the fields.
 //!
-//! Every value is read as text, whatever YAML would make of it: variables are put in and words parsed later, at one
-//! place, where a fault can name the field. That also reads `value: 42` as the text it is, as envoyproxy/ratelimit
-//! does. Parsing is bounded in depth, nodes and aliases before anything is built.
+//! Every value is read as text, whatever type YAML would give it. `reader.rs` substitutes variables and parses values
+//! later, where a fault can name the field. So `value: 42` is the text `42`, as in envoyproxy/ratelimit. Parsing is
+//! bounded in depth, nodes and aliases before anything is built.
 
 use std::marker::PhantomData;
 use std::{fmt, thread};
@@ -12,21 +11,21 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visi
 use serde::{Deserialize, de};
 use serde_saphyr::{Error, Location, MessageFormatter, Options, Spanned, UserMessageFormatter};
 
-use super::error::{Fault, Place, Spot, quote};
+use super::error::{Fault, Position, Spot, quote};
 use super::fields::RawLimit;
 
-/// Levels of YAML: two for each level of descriptors, and the rest on top.
+/// Levels of YAML: two for each level of descriptors, and some for what is above them.
 const YAML_DEPTH_MAX: usize = 40;
 /// Values and collections in one file.
 const YAML_NODES_MAX: usize = 250_000;
-/// Uses of anchors in one file, and values that these uses repeat.
+/// Aliases in one file, and values that these aliases repeat.
 const YAML_ALIASES_MAX: usize = 10_000;
 const YAML_REPLAYED_MAX: usize = 100_000;
 
 /// The parser's stack: several times what the deepest file needs in an unoptimised build.
 const PARSER_STACK_BYTES: usize = 16 * 1024 * 1024;
 
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(location: Location) -> Self {
         let narrow = |number| u32::try_from(number).unwrap_or(u32::MAX);
         Self {
@@ -36,13 +35,13 @@ impl From<Location> for Place {
     }
 }
 
-/// A field: absent, blank, or given, and where.
+/// A field: absent, blank or given, with its position.
 #[derive(Debug)]
-pub struct Field<T>(Option<(Place, Option<T>)>);
+pub struct Field<T>(Option<(Position, Option<T>)>);
 
 impl<T> Field<T> {
-    /// Where it stands and what it is (`None`: blank), if the file has it.
-    pub fn found(&self) -> Option<(Place, Option<&T>)> {
+    /// Its position and its value (`None`: blank), if the file has the field.
+    pub fn found(&self) -> Option<(Position, Option<&T>)> {
         let (place, value) = self.0.as_ref()?;
         Some((*place, value.as_ref()))
     }
@@ -62,12 +61,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
 }
 
 /// A single value, before substitution.
-pub type Text = Field<String>;
-/// A list of things that may each be blank.
-pub type List<T> = Field<Vec<Field<T>>>;
+pub type TextField = Field<String>;
+/// A list whose items may each be blank.
+pub type ListField<T> = Field<Vec<Field<T>>>;
 
-/// A struct of fields that is read from a map. It notes unknown fields, where serde's own `deny_unknown_fields` would
-/// stop at the first: a misspelt name must not hide the other faults.
+/// A struct that is read from a map. It collects unknown fields, where serde's own `deny_unknown_fields` would stop at
+/// the first: a misspelt name must not hide the other faults.
 pub trait Fields: Default {
     /// The names of its fields.
     const KNOWN: &'static [&'static str];
@@ -75,11 +74,11 @@ pub trait Fields: Default {
     /// Reads the value of the field `name`; false if there is no such field.
     fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// Notes a field that there is not.
-    fn note_unknown(&mut self, place: Place, name: String);
+    /// Adds an unknown field.
+    fn note_unknown(&mut self, place: Position, name: String);
 
-    /// Fields that it was given and does not have.
-    fn unknown(&self) -> &[(Place, String)];
+    /// The unknown fields of the map.
+    fn unknown(&self) -> &[(Position, String)];
 }
 
 /// Reads a map as a `T`.
@@ -108,21 +107,21 @@ impl<'de, T: Fields> Visitor<'de> for FieldsVisitor<T> {
     }
 }
 
-/// Structs of [`Fields`], and what [`SECTIONS`](super::reference::SECTIONS) tells of them: `Struct in "path"`, then for
-/// each `field: type = without it`, or `field as "name": type = without it` where Rust does not allow the name. Each
-/// field has a comment, because each has its line in the reference.
+/// Declares structs of [`Fields`] and their documentation in [`SECTIONS`](super::reference::SECTIONS): `Struct in
+/// "path"`, then for each field `field: type = default`, or `field as "name": type = default` where Rust reserves the
+/// name. Each field has a comment, because each has its line in the reference.
 macro_rules! fields {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
     ($($(#[doc = $of:literal])* $raw:ident in $path:literal {
-        $($(#[doc = $about:literal])+ $field:ident $(as $name:literal)?: $type:ty = $without:expr,)*
+        $($(#[doc = $about:literal])+ $field:ident $(as $name:literal)?: $type:ty = $default:expr,)*
     })*) => {
         $(
             $(#[doc = $of])*
             #[derive(Debug, Default)]
             pub struct $raw {
                 $($(#[doc = $about])+ pub $field: $type,)*
-                pub unknown: Vec<($crate::error::Place, String)>,
+                pub unknown: Vec<($crate::error::Position, String)>,
             }
 
             impl $crate::raw::Fields for $raw {
@@ -140,11 +139,11 @@ macro_rules! fields {
                     Ok(false)
                 }
 
-                fn note_unknown(&mut self, place: $crate::error::Place, name: String) {
+                fn note_unknown(&mut self, place: $crate::error::Position, name: String) {
                     self.unknown.push((place, name));
                 }
 
-                fn unknown(&self) -> &[($crate::error::Place, String)] {
+                fn unknown(&self) -> &[($crate::error::Position, String)] {
                     &self.unknown
                 }
             }
@@ -156,26 +155,26 @@ macro_rules! fields {
             }
         )*
 
-        /// Every section of the file.
-        pub const SECTIONS: &[$crate::reference::Section] = &[$($crate::reference::Section {
+        /// Every section of the file, for its documentation.
+        pub const SECTIONS: &[$crate::reference::SectionDoc] = &[$($crate::reference::SectionDoc {
             path: $path,
             about: concat!($($of),*),
-            fields: &[$($crate::reference::Told {
+            fields: &[$($crate::reference::FieldDoc {
                 name: fields!(@name $field $($name)?),
                 about: concat!($($about),+),
-                without: $without,
+                default: $default,
             }),*],
         }),*];
     };
 }
 pub(super) use fields;
 
-/// A limit in either form.
+/// A limit in its short or long form.
 #[derive(Debug)]
 pub enum RawRate {
     Short(String),
     Long(Box<RawLimit>),
-    /// Neither: kept, so that the fault can say what would be right.
+    /// Neither form. A later fault says what would be right.
     List,
 }
 
@@ -185,7 +184,7 @@ impl<'de> Deserialize<'de> for RawRate {
     }
 }
 
-/// Tells the two forms apart by their shape.
+/// Distinguishes the forms by their shape.
 struct RateVisitor;
 
 impl<'de> Visitor<'de> for RateVisitor {
@@ -228,8 +227,8 @@ impl<'de> Visitor<'de> for RateVisitor {
 
 /// Reads `text` as a `T`; `file` names it in the fault.
 ///
-/// The parser recurses, up to [`YAML_DEPTH_MAX`] levels with large frames. It runs on a stack made for that, so that no
-/// file can overflow the caller's, whatever is left of it; and should it ever panic, that is a fault like another.
+/// The parser recurses, up to [`YAML_DEPTH_MAX`] levels with large frames. It runs on a thread with a stack for that, so
+/// that no file can overflow the caller's stack. A panic of the parser becomes a fault.
 pub fn parse<T: for<'de> Deserialize<'de> + Send>(file: &str, text: &str) -> Result<T, Fault> {
     let parser = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
     thread::scope(|scope| {
@@ -244,11 +243,11 @@ pub fn parse<T: for<'de> Deserialize<'de> + Send>(file: &str, text: &str) -> Res
     })
 }
 
-/// An empty file is a fault: more often than meant it is one that was cut short.
+/// An empty file is a fault: most often it was cut short.
 fn parse_here<T: for<'de> Deserialize<'de>>(file: &str, text: &str) -> Result<T, Fault> {
     let error = match serde_saphyr::from_str_with_options(text, options()) {
         Ok(Some(raw)) => return Ok(raw),
-        Ok(None) => Error::custom("the file is empty: say at least `rules: []`"),
+        Ok(None) => Error::custom("the file is empty: write at least `rules: []`"),
         Err(error) => error,
     };
     let start = Spot::start(file);
@@ -277,7 +276,7 @@ fn options() -> Options {
     }
 }
 
-/// The parser's message in the words of this file's reader, without its place, which the fault has.
+/// The parser's message in words for the author of the file, without the position, which the fault has.
 fn explain(error: &Error) -> String {
     if let Error::AliasError { error, .. } = error {
         return explain(error);

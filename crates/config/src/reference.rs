@@ -1,41 +1,41 @@
-//! What the reference of the configuration tells of every field. `docs/config.md` prints it; nothing else needs it.
+//! The documentation of every field, printed into `docs/config.md`. Nothing else uses it.
 //!
-//! It is declared with the fields, in `fields.rs`. What a field can be is not part of it: the fault of a wrong value
-//! says that, and the page repeats it. `tests/it/reference` prints, and holds every statement against the checks.
+//! `fields.rs` declares it together with the fields. The values that a field accepts are not part of it: the fault for a
+//! wrong value names them, and the page repeats that. `tests/it/reference` prints the page and checks every statement.
 
 pub use super::fields::SECTIONS;
 
-/// Fields that stand together.
+/// The documentation of one section.
 #[derive(Clone, Copy, Debug)]
-pub struct Section {
-    /// Where: `store.tls`, `rules[].descriptors[]`; empty for the file as a whole.
+pub struct SectionDoc {
+    /// Its path: `store.tls`, `rules[].descriptors[]`; empty for the whole file.
     pub path: &'static str,
-    /// What they are about, in Markdown.
+    /// What the section is for, in Markdown.
     pub about: &'static str,
-    /// The fields.
-    pub fields: &'static [Told],
+    /// Its fields.
+    pub fields: &'static [FieldDoc],
 }
 
-/// What is told of a field.
+/// The documentation of one field.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
-    /// Its name.
+pub struct FieldDoc {
+    /// The field's name.
     pub name: &'static str,
-    /// What it says, in Markdown.
+    /// What the field is for, in Markdown.
     pub about: &'static str,
-    /// What holds without it.
-    pub without: Without,
+    /// What holds if the file does not have the field.
+    pub default: FieldDefault,
 }
 
-/// What holds without a field.
+/// What holds if the file does not have a field.
 #[derive(Clone, Copy, Debug)]
-pub enum Without {
+pub enum FieldDefault {
     /// This value, in YAML.
-    Is(&'static str),
-    /// What another place says, in Markdown.
-    Like(&'static str),
-    /// Nothing: there is no such thing then.
-    Nothing,
-    /// A fault.
-    Needed,
+    Value(&'static str),
+    /// A value from elsewhere, described in Markdown.
+    Described(&'static str),
+    /// Nothing: the feature is off or has no value.
+    Absent,
+    /// The field is required: its absence is a fault.
+    Required,
 }

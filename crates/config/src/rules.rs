@@ -1,16 +1,17 @@
 //! Domains and their trees of descriptors, as envoyproxy/ratelimit writes them.
 //!
-//! Domains are added one by one, from one file or many; what only all of them together show (a domain given twice, too
-//! many rules) is found here. Which rule a descriptor meets is not: that is `pure/rules.rs`.
+//! The loader adds domains one by one, from one file or many. This file also finds the faults that only all domains
+//! together show: a domain given twice, too many rules. It does not decide which rule a descriptor matches; that is
+//! `pure/rules.rs` of the core crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::check::{Check, Named, Word};
 use super::error::{Spot, quote};
 use super::fields::{RawDefaults, RawDomain, RawNode};
-use super::limit::{Rated, rated};
+use super::limit::{RateLimit, read_rate_limit};
 use super::overlap;
-use super::raw::{Field, List, Text};
+use super::raw::{Field, ListField, TextField};
+use super::reader::{FieldReader, FieldValue, NamedField};
 use tidegate_core::pure::rule::{
     Consistency, DomainSpec, Matching, NodeSpec, OnStoreError, Report, RuleSpec,
 };
@@ -37,16 +38,16 @@ const ON_STORE_ERRORS: [(&str, OnStoreError); 4] = [
 ];
 const REPORTS: [(&str, Report); 2] = [("contested", Report::Contested), ("always", Report::Always)];
 
-/// The rule that a rule which says nothing is.
-pub fn defaults(check: &mut Check<'_>, root: &Spot, raw: &Field<RawDefaults>) -> RuleSpec {
+/// Reads `defaults` into the rule from which every other rule takes what it does not set.
+pub fn defaults(reader: &mut FieldReader<'_>, root: &Spot, raw: &Field<RawDefaults>) -> RuleSpec {
     let absent = RawDefaults::default();
-    let (at, raw) = check.section(root, ("defaults", raw), &absent);
+    let (at, raw) = reader.section(root, ("defaults", raw), &absent);
     let algorithms = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-    let algorithm = check.choice(&at, ("algorithm", &raw.algorithm), &algorithms);
-    let consistency = check.choice(&at, ("consistency", &raw.consistency), &CONSISTENCIES);
+    let algorithm = reader.choice(&at, ("algorithm", &raw.algorithm), &algorithms);
+    let consistency = reader.choice(&at, ("consistency", &raw.consistency), &CONSISTENCIES);
     let fallback = ("on_store_error", &raw.on_store_error);
-    let on_store_error = check.choice(&at, fallback, &ON_STORE_ERRORS);
-    let report = check.choice(&at, ("report", &raw.report), &REPORTS);
+    let on_store_error = reader.choice(&at, fallback, &ON_STORE_ERRORS);
+    let report = reader.choice(&at, ("report", &raw.report), &REPORTS);
     RuleSpec {
         algorithm: algorithm.unwrap_or_default(),
         consistency: consistency.unwrap_or_default(),
@@ -56,9 +57,9 @@ pub fn defaults(check: &mut Check<'_>, root: &Spot, raw: &Field<RawDefaults>) ->
     }
 }
 
-/// The domains so far.
+/// The domains added so far.
 pub struct Domains<'d, 'c> {
-    pub check: &'d mut Check<'c>,
+    pub reader: &'d mut FieldReader<'c>,
     defaults: RuleSpec,
     forms: Forms,
     specs: Vec<DomainSpec>,
@@ -66,15 +67,15 @@ pub struct Domains<'d, 'c> {
     depth: usize,
     nodes: usize,
     rules: usize,
-    /// Of the domain at hand: the names of its rules, and those they replace.
+    /// The rule names of the current domain, and the names that its rules replace.
     names: BTreeSet<String>,
-    replaced: Vec<Word>,
+    replaced: Vec<FieldValue>,
 }
 
 impl<'d, 'c> Domains<'d, 'c> {
-    pub fn new(check: &'d mut Check<'c>, defaults: RuleSpec, forms: Forms) -> Self {
+    pub fn new(reader: &'d mut FieldReader<'c>, defaults: RuleSpec, forms: Forms) -> Self {
         Self {
-            check,
+            reader,
             defaults,
             forms,
             specs: Vec::new(),
@@ -92,34 +93,34 @@ impl<'d, 'c> Domains<'d, 'c> {
         Rules::compile_with(self.specs, self.forms).with_defaults(&self.defaults)
     }
 
-    /// Adds the domain that stands at `at`.
+    /// Adds the domain at `at`.
     pub fn add(&mut self, at: &Spot, raw: &RawDomain) {
-        self.check.unknown(at, raw);
-        let name = self.check.filled(at, ("domain", &raw.domain));
+        self.reader.unknown(at, raw);
+        let name = self.reader.filled(at, ("domain", &raw.domain));
         if raw.domain.found().is_none() {
             let text = "is missing: say which domain these descriptors belong to";
-            self.check.fault(&at.field("domain"), text);
+            self.reader.fault(&at.field("domain"), text);
         }
-        if let Some(Word { text, spot }) = &name {
+        if let Some(FieldValue { text, spot }) = &name {
             if let Some(first) = self.seen.get(text) {
                 let text = format!(
                     "{} is given twice: the first is {}",
                     quote(text),
                     first.seen_from(spot)
                 );
-                self.check.fault(spot, text);
+                self.reader.fault(spot, text);
             } else {
                 self.seen.insert(text.clone(), spot.clone());
             }
         }
         let matchings = [("specific", Matching::Specific), ("path", Matching::Path)];
-        let matching = self.check.choice(at, ("match", &raw.matching), &matchings);
+        let matching = self.reader.choice(at, ("match", &raw.matching), &matchings);
         let nodes = self.level(at, &raw.descriptors);
         let names = std::mem::take(&mut self.names);
-        for word in std::mem::take(&mut self.replaced) {
-            if !names.contains(&word.text) {
-                let text = format!("no rule of this domain is named {}", quote(&word.text));
-                self.check.warn(&word.spot, text);
+        for name in std::mem::take(&mut self.replaced) {
+            if !names.contains(&name.text) {
+                let text = format!("no rule of this domain is named {}", quote(&name.text));
+                self.reader.warn(&name.spot, text);
             }
         }
         self.specs.push(DomainSpec {
@@ -129,13 +130,13 @@ impl<'d, 'c> Domains<'d, 'c> {
         });
     }
 
-    fn level(&mut self, at: &Spot, list: &List<RawNode>) -> Vec<NodeSpec> {
-        let items = self.check.items(at, ("descriptors", list));
+    fn level(&mut self, at: &Spot, list: &ListField<RawNode>) -> Vec<NodeSpec> {
+        let items = self.reader.items(at, ("descriptors", list));
         let items = items.unwrap_or_default();
         if self.depth == DEPTH_MAX {
             if let Some((spot, _)) = items.first() {
                 let text = format!("is too deep: descriptors have at most {DEPTH_MAX} levels");
-                self.check.fault(spot, text);
+                self.reader.fault(spot, text);
             }
             return Vec::new();
         }
@@ -147,29 +148,29 @@ impl<'d, 'c> Domains<'d, 'c> {
             }
         }
         self.depth -= 1;
-        overlap::duplicates(self.check, &nodes);
-        overlap::shadowed(self.check, &nodes, &self.forms);
-        overlap::formed(self.check, &nodes, &self.forms);
+        overlap::duplicates(self.reader, &nodes);
+        overlap::shadowed(self.reader, &nodes, &self.forms);
+        overlap::formed(self.reader, &nodes, &self.forms);
         nodes.into_iter().map(|(_, node)| node).collect()
     }
 
     fn node(&mut self, at: &Spot, raw: &RawNode) -> Option<NodeSpec> {
-        // One more than the bound is the one to complain about; what follows is left unread.
+        // Only the first descriptor past the bound is reported; the rest are not read.
         self.nodes = self.nodes.saturating_add(1);
         if self.nodes > NODES_MAX {
             if self.nodes == NODES_MAX + 1 {
                 let text = format!("is one too many: there may be {NODES_MAX} descriptors");
-                self.check.fault(at, text);
+                self.reader.fault(at, text);
             }
             return None;
         }
-        self.check.unknown(at, raw);
-        let key = self.check.filled(at, ("key", &raw.key));
+        self.reader.unknown(at, raw);
+        let key = self.reader.filled(at, ("key", &raw.key));
         if raw.key.found().is_none() {
             let text = "is missing: say which entry this descriptor is about";
-            self.check.fault(&at.field("key"), text);
+            self.reader.fault(&at.field("key"), text);
         }
-        let value = self.check.word(at, ("value", &raw.value));
+        let value = self.reader.text(at, ("value", &raw.value));
         let value = value
             .map(|value| value.text)
             .filter(|value| !value.is_empty());
@@ -189,7 +190,7 @@ impl<'d, 'c> Domains<'d, 'c> {
         })
     }
 
-    /// What envoyproxy/ratelimit adds to metrics by these, we never do: a value is no label here.
+    /// Warns of the fields by which envoyproxy/ratelimit puts values into metrics. Here a value is never a label.
     fn metric_fields(&mut self, at: &Spot, raw: &RawNode) {
         for field in [
             ("detailed_metric", &raw.detailed_metric),
@@ -206,22 +207,22 @@ impl<'d, 'c> Domains<'d, 'c> {
         let shadow = self.flag(at, ("shadow_mode", &raw.shadow_mode));
         let quota = self.flag(at, ("quota_mode", &raw.quota_mode));
         let count_rejected = self.flag(at, ("count_rejected", &raw.count_rejected));
-        let check = &mut *self.check;
-        let consistency = check.choice(at, ("consistency", &raw.consistency), &CONSISTENCIES);
+        let reader = &mut *self.reader;
+        let consistency = reader.choice(at, ("consistency", &raw.consistency), &CONSISTENCIES);
         let fallback = ("on_store_error", &raw.on_store_error);
-        let on_store_error = check.choice(at, fallback, &ON_STORE_ERRORS);
-        let report = check.choice(at, ("report", &raw.report), &REPORTS);
+        let on_store_error = reader.choice(at, fallback, &ON_STORE_ERRORS);
+        let report = reader.choice(at, ("report", &raw.report), &REPORTS);
         if raw.rate_limit.found().is_none() {
             self.idle_fields(at, raw);
         }
-        let (spot, rate) = self.check.given(at, ("rate_limit", &raw.rate_limit))?;
+        let (spot, rate) = self.reader.given(at, ("rate_limit", &raw.rate_limit))?;
         self.count_rule(&spot);
-        let Rated {
+        let RateLimit {
             limit,
             algorithm,
             name,
             replaces,
-        } = rated(self.check, &spot, rate, self.defaults.algorithm)?;
+        } = read_rate_limit(self.reader, &spot, rate, self.defaults.algorithm)?;
         self.names.extend(name.iter().map(|name| name.text.clone()));
         self.replaced.extend(replaces.iter().cloned());
         Some(RuleSpec {
@@ -242,11 +243,11 @@ impl<'d, 'c> Domains<'d, 'c> {
         self.rules = self.rules.saturating_add(1);
         if self.rules == RULES_MAX + 1 {
             let text = format!("is one too many: there may be {RULES_MAX} rules");
-            self.check.fault(at, text);
+            self.reader.fault(at, text);
         }
     }
 
-    /// Fields that only a rule can have.
+    /// Warns of fields that have an effect on a rule only.
     fn idle_fields(&mut self, at: &Spot, raw: &RawNode) {
         for field in [
             ("shadow_mode", &raw.shadow_mode),
@@ -261,19 +262,19 @@ impl<'d, 'c> Domains<'d, 'c> {
         }
     }
 
-    fn flag(&mut self, at: &Spot, field: Named<'_, Text>) -> bool {
-        self.check.flag(at, field).unwrap_or(false)
+    fn flag(&mut self, at: &Spot, field: NamedField<'_, TextField>) -> bool {
+        self.reader.flag(at, field).unwrap_or(false)
     }
 
-    fn fault_at(&mut self, at: &Spot, (name, field): Named<'_, Text>, text: &str) {
+    fn fault_at(&mut self, at: &Spot, (name, field): NamedField<'_, TextField>, text: &str) {
         if let Some((place, _)) = field.found() {
-            self.check.fault(&at.field(name).at(place), text);
+            self.reader.fault(&at.field(name).at(place), text);
         }
     }
 
-    fn warn_at(&mut self, at: &Spot, (name, field): Named<'_, Text>, text: &str) {
+    fn warn_at(&mut self, at: &Spot, (name, field): NamedField<'_, TextField>, text: &str) {
         if let Some((place, _)) = field.found() {
-            self.check.warn(&at.field(name).at(place), text);
+            self.reader.warn(&at.field(name).at(place), text);
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The configuration as the rest of the program sees it: values that cannot be wrong.
+//! The checked configuration that the rest of the program uses.
 //!
-//! Built by `validate.rs` only. Says nothing of where a value came from.
+//! Only this crate's checks build it. It does not record where a value came from.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,47 +13,47 @@ use tidegate_core::pure::{KeysShown, Rules};
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What this pod calls itself.
+    /// The name of this pod.
     pub pod_id: String,
-    /// Where its doors are.
-    pub listen: Listen,
+    /// The addresses of its doors.
+    pub listen: ListenSettings,
     /// The fleet's store; without one this pod limits alone.
-    pub store: Option<Store>,
-    /// When it talks to the store.
-    pub sync: Sync,
-    /// How much it holds at most.
+    pub store: Option<StoreSettings>,
+    /// When the pod reports to the store.
+    pub sync: SyncSettings,
+    /// The most it holds and accepts.
     pub bounds: Bounds,
-    /// Which headers a check's answer has.
+    /// The headers of a check's answer.
     pub headers: Vec<HeaderStyle>,
     /// How keys are shown to operators.
     pub keys: KeysShown,
-    /// What it logs.
-    pub log: Log,
-    /// How long an orderly stop may take.
+    /// What the daemon logs.
+    pub log: LogSettings,
+    /// The longest that an orderly stop may take.
     pub drain: Duration,
     /// Every rule, compiled.
     pub rules: Rules,
-    /// What is legal but surprising, sorted by file, line and column.
+    /// The warnings, sorted by file, line and column.
     pub warnings: Vec<Warning>,
-    /// Of everything that was read: what `fingerprint` says of `sources` until one of them changes. 0
-    /// if no file was read.
+    /// The hash of everything that was read: `fingerprint` of `sources` until one of them changes. 0 if no file was
+    /// read.
     pub hash: u64,
     /// Every file and directory to watch; the configuration file first.
     pub sources: Vec<PathBuf>,
 }
 
-/// Where the doors are. A door with no address is off.
+/// The addresses of the doors. A door without an address is off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenSettings {
     /// Checks over HTTP.
     pub http: Vec<Address>,
     /// Envoy's rate limit service.
     pub grpc: Vec<Address>,
-    /// Redis protocol.
+    /// The Redis protocol.
     pub resp: Vec<Address>,
     /// Metrics and health, read-only.
     pub metrics: Vec<Address>,
-    /// What changes things.
+    /// The admin API.
     pub admin: Vec<Address>,
     /// The permissions of Unix sockets.
     pub unix_mode: u32,
@@ -63,8 +63,8 @@ pub struct Listen {
     pub resp_password_file: Option<PathBuf>,
 }
 
-impl Default for Listen {
-    /// What holds without a `listen` section: loopback only.
+impl Default for ListenSettings {
+    /// The addresses without a `listen` section: loopback only.
     fn default() -> Self {
         let loopback = |port: u16| vec![Address::Tcp(([127, 0, 0, 1], port).into())];
         Self {
@@ -80,8 +80,8 @@ impl Default for Listen {
     }
 }
 
-impl Listen {
-    /// Every door off.
+impl ListenSettings {
+    /// The same settings with every door off.
     pub(super) fn off(self) -> Self {
         Self {
             http: Vec::new(),
@@ -94,33 +94,33 @@ impl Listen {
     }
 }
 
-/// The fleet's store.
+/// How to reach the fleet's store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Store {
-    /// Where it is.
+pub struct StoreSettings {
+    /// Its address.
     pub url: StoreUrl,
-    /// What stands there.
+    /// The kind of Redis at that address.
     pub topology: Topology,
     /// The file that holds its password.
     pub password_file: Option<PathBuf>,
     /// Certificates, for `rediss://`.
-    pub tls: Tls,
-    /// How long an answer may take.
+    pub tls: TlsSettings,
+    /// The timeout of a call.
     pub timeout: Duration,
-    /// What every key in it starts with.
+    /// The prefix of every key in it.
     pub key_prefix: String,
-    /// The file that holds the fleet's key of the identity hash.
+    /// The file that holds the secret that keys are hashed with.
     pub hash_key_file: Option<PathBuf>,
 }
 
-impl Store {
-    /// A store at `url` and every default.
+impl StoreSettings {
+    /// A store at `url` with the default settings.
     pub(super) fn at(url: StoreUrl) -> Self {
         Self {
             url,
             topology: Topology::Single,
             password_file: None,
-            tls: Tls::default(),
+            tls: TlsSettings::default(),
             timeout: Duration::from_millis(250),
             key_prefix: "tidegate".to_owned(),
             hash_key_file: None,
@@ -128,17 +128,17 @@ impl Store {
     }
 }
 
-/// The address of a store. Prints without user and password.
+/// The address of a store. It prints without user and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    /// `url` as it is: `store.rs` has checked it.
+    /// Takes `url` as it is: `store.rs` has checked it.
     pub(super) fn new(url: String) -> Self {
         Self(url)
     }
 
-    /// The whole of it, with its secrets: for the connection, never for a log.
+    /// The whole URL with its secrets: for the connection, never for a log.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -147,7 +147,7 @@ impl StoreUrl {
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
-        // The last @ ends the secrets, wherever a careless password put others; what follows a ? may hold one.
+        // The last @ ends the secrets, because a password may hold other ones. The query after a ? may hold a password.
         let open = rest.rsplit_once('@').map_or(rest, |(_, open)| open);
         let open = open.split_once('?').map_or(open, |(open, _)| open);
         write!(f, "{scheme}://{open}")
@@ -160,41 +160,41 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// What kind of Redis stands at the store's address.
+/// The kind of Redis at the store's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One server.
     Single,
-    /// Sentinels, which know the server of this name.
+    /// Sentinels, which know the address of a named master.
     Sentinel {
-        /// The name.
+        /// The name of the master.
         master: String,
     },
     /// A cluster.
     Cluster,
 }
 
-/// Certificates.
+/// The certificates for a TLS connection to the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// Whom to trust, instead of the system's list.
+pub struct TlsSettings {
+    /// The certificate authorities to trust, instead of the system's list.
     pub ca_file: Option<PathBuf>,
-    /// Who we are.
+    /// This pod's own certificate.
     pub cert_file: Option<PathBuf>,
-    /// The key of `cert_file`.
+    /// The private key of `cert_file`.
     pub key_file: Option<PathBuf>,
 }
 
-/// When to talk to the store.
+/// When the pod reports to the store.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sync {
-    /// The slowest a dirty key is pushed.
+pub struct SyncSettings {
+    /// The longest that a key with unreported cells waits for its report.
     pub interval: Duration,
-    /// The share of a bucket that may be unseen by the store before an early round.
+    /// The part of a bucket that may be unreported before the pod starts a round early.
     pub accuracy: f64,
 }
 
-impl Default for Sync {
+impl Default for SyncSettings {
     fn default() -> Self {
         Self {
             interval: Duration::from_secs(1),
@@ -203,12 +203,12 @@ impl Default for Sync {
     }
 }
 
-/// How much a pod holds at most.
+/// The most that a pod holds and accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Keys.
+    /// Keys of each table.
     pub keys_max: usize,
-    /// Open connections, of all doors.
+    /// Open connections of all doors for checks.
     pub connections_max: usize,
     /// Bytes of one key.
     pub key_bytes_max: usize,
@@ -227,7 +227,7 @@ impl Default for Bounds {
     }
 }
 
-/// Which headers a check's answer has.
+/// The headers of a check's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderStyle {
     /// `RateLimit` and `RateLimit-Policy`.
@@ -238,35 +238,35 @@ pub enum HeaderStyle {
     LegacyEpoch,
 }
 
-/// What to log.
+/// What the daemon logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    /// From which level on.
+pub struct LogSettings {
+    /// The lowest level that is logged.
     pub level: LogLevel,
-    /// In which form.
+    /// The form of a line.
     pub format: LogFormat,
 }
 
-/// From which level on to log.
+/// The lowest level that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
     /// Everything.
     Trace,
-    /// What helps to find a fault.
+    /// Details that help to find a fault.
     Debug,
-    /// What happens once in a while.
+    /// Events that happen once in a while.
     #[default]
     Info,
-    /// What someone should look at.
+    /// Events that someone should look at.
     Warn,
-    /// What failed.
+    /// Failures.
     Error,
     /// Nothing.
     Off,
 }
 
 impl LogLevel {
-    /// Every level, most talkative first.
+    /// Every level, the most verbose first.
     pub const ALL: [Self; 6] = [
         Self::Trace,
         Self::Debug,
@@ -289,7 +289,7 @@ impl LogLevel {
     }
 }
 
-/// In which form to log.
+/// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.

@@ -1,10 +1,10 @@
-//! A limit in one line: `20/minute`, `5/30s`, `100/minute burst 20`.
+//! Parses the short form of a limit: `20/minute`, `5/30s`, `100/minute burst 20`.
 
 use tidegate_core::pure::Unit;
 
-/// A limit as written, not yet checked.
+/// The numbers of a limit before they are checked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct UncheckedLimit {
     /// Requests per window.
     pub requests: u64,
     /// Unit of the window.
@@ -15,8 +15,8 @@ pub struct Written {
     pub burst: Option<u64>,
 }
 
-/// The limit that `text` names.
-pub fn parse(text: &str) -> Option<Written> {
+/// Parses `text`.
+pub fn parse(text: &str) -> Option<UncheckedLimit> {
     let mut words = text.split_whitespace();
     let (requests, window) = words.next()?.split_once('/')?;
     let burst = match (words.next(), words.next(), words.next()) {
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Option<Written> {
         _ => return None,
     };
     let (unit, unit_multiplier) = window_of(window)?;
-    Some(Written {
+    Some(UncheckedLimit {
         requests: number(requests)?,
         unit,
         unit_multiplier,
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: Option<(u64, Unit, u64, Option<u64>)>) {
-        let expected = expected.map(|(requests, unit, unit_multiplier, burst)| Written {
+        let expected = expected.map(|(requests, unit, unit_multiplier, burst)| UncheckedLimit {
             requests,
             unit,
             unit_multiplier,

@@ -1,44 +1,49 @@
-//! `store`: where the fleet's store is and how to talk to it. Never repeats a URL in a finding: it may hold a password.
+//! Reads `store`: the address of the fleet's store and how to talk to it. A fault never repeats a URL, because it may
+//! hold a password.
 
 use std::time::Duration;
 
-use super::check::{Check, Word};
 use super::error::Spot;
 use super::fields::{RawStore, RawTls};
 use super::raw::Field;
-use super::settings::{Store, StoreUrl, Tls, Topology};
+use super::reader::{FieldReader, FieldValue};
+use super::settings::{StoreSettings, StoreUrl, TlsSettings, Topology};
 
 /// The store, if the file or `REDIS_URL` names one.
-pub fn store(check: &mut Check<'_>, root: &Spot, raw: &Field<RawStore>) -> Option<Store> {
+pub fn store(
+    reader: &mut FieldReader<'_>,
+    root: &Spot,
+    raw: &Field<RawStore>,
+) -> Option<StoreSettings> {
     if raw.found().is_some() {
-        let (at, raw) = check.given(root, ("store", raw))?;
-        return written(check, &at, raw);
+        let (at, raw) = reader.given(root, ("store", raw))?;
+        return section(reader, &at, raw);
     }
-    let word = check.variable("REDIS_URL", "store.url")?;
-    url(check, &word).map(Store::at)
+    let value = reader.variable("REDIS_URL", "store.url")?;
+    url(reader, &value).map(StoreSettings::at)
 }
 
-fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {
-    check.unknown(at, raw);
-    let address = check.word(at, ("url", &raw.url));
+fn section(reader: &mut FieldReader<'_>, at: &Spot, raw: &RawStore) -> Option<StoreSettings> {
+    reader.unknown(at, raw);
+    let address = reader.text(at, ("url", &raw.url));
     if raw.url.found().is_none() {
-        let text = "is missing: say where the store is, such as redis://127.0.0.1:6379";
-        check.fault(&at.field("url"), text);
+        let text = "is missing: give the address of the store, such as redis://127.0.0.1:6379";
+        reader.fault(&at.field("url"), text);
     }
-    let topology = topology(check, at, raw);
-    let password_file = check.path(at, ("password_file", &raw.password_file));
-    let tls = tls(check, at, raw);
+    let topology = topology(reader, at, raw);
+    let password_file = reader.path(at, ("password_file", &raw.password_file));
+    let tls = tls(reader, at, raw);
     let range = Duration::from_millis(1)..=Duration::from_secs(60);
-    let timeout = check.duration(at, ("timeout", &raw.timeout), range);
-    let key_prefix = key_prefix(check, at, raw);
-    let hash_key_file = check.path(at, ("hash_key_file", &raw.hash_key_file));
+    let timeout = reader.duration(at, ("timeout", &raw.timeout), range);
+    let key_prefix = key_prefix(reader, at, raw);
+    let hash_key_file = reader.path(at, ("hash_key_file", &raw.hash_key_file));
 
     let address = address?;
-    let default = Store::at(url(check, &address)?);
+    let default = StoreSettings::at(url(reader, &address)?);
     if let Some(fault) = unfit(&topology, &address.text) {
-        check.fault(&address.spot, fault);
+        reader.fault(&address.spot, fault);
     }
-    Some(Store {
+    Some(StoreSettings {
         topology,
         password_file,
         tls,
@@ -49,61 +54,61 @@ fn written(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<Store> {
     })
 }
 
-fn topology(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Topology {
-    let master = check.filled(at, ("master", &raw.master));
+fn topology(reader: &mut FieldReader<'_>, at: &Spot, raw: &RawStore) -> Topology {
+    let master = reader.filled(at, ("master", &raw.master));
     let sentinel = Topology::Sentinel {
-        master: master.map(|word| word.text).unwrap_or_default(),
+        master: master.map(|name| name.text).unwrap_or_default(),
     };
     let choices = [
         ("single", &Topology::Single),
         ("sentinel", &sentinel),
         ("cluster", &Topology::Cluster),
     ];
-    let chosen = check.choice(at, ("topology", &raw.topology), &choices);
-    let chosen = chosen.unwrap_or(&Topology::Single).clone();
-    let is_sentinel = chosen == sentinel;
+    let choose = reader.choice(at, ("topology", &raw.topology), &choices);
+    let choose = choose.unwrap_or(&Topology::Single).clone();
+    let is_sentinel = choose == sentinel;
     match raw.master.found() {
         None if is_sentinel => {
-            let text = "is missing: sentinels are asked for a master by its name";
-            check.fault(&at.field("master"), text);
+            let text = "is missing: give the name of the master that the sentinels know";
+            reader.fault(&at.field("master"), text);
         }
         Some((place, _)) if !is_sentinel => {
             let text = "has no meaning here: only topology sentinel has a master";
-            check.fault(&at.field("master").at(place), text);
+            reader.fault(&at.field("master").at(place), text);
         }
         None | Some(_) => {}
     }
-    chosen
+    choose
 }
 
-fn tls(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Tls {
+fn tls(reader: &mut FieldReader<'_>, at: &Spot, raw: &RawStore) -> TlsSettings {
     let absent = RawTls::default();
-    let (at, raw) = check.section(at, ("tls", &raw.tls), &absent);
-    let tls = Tls {
-        ca_file: check.path(&at, ("ca_file", &raw.ca_file)),
-        cert_file: check.path(&at, ("cert_file", &raw.cert_file)),
-        key_file: check.path(&at, ("key_file", &raw.key_file)),
+    let (at, raw) = reader.section(at, ("tls", &raw.tls), &absent);
+    let tls = TlsSettings {
+        ca_file: reader.path(&at, ("ca_file", &raw.ca_file)),
+        cert_file: reader.path(&at, ("cert_file", &raw.cert_file)),
+        key_file: reader.path(&at, ("key_file", &raw.key_file)),
     };
     if raw.cert_file.found().is_some() != raw.key_file.found().is_some() {
         let text = "cert_file and key_file go together: give both or neither";
-        check.fault(&at, text);
+        reader.fault(&at, text);
     }
     tls
 }
 
-fn key_prefix(check: &mut Check<'_>, at: &Spot, raw: &RawStore) -> Option<String> {
-    let word = check.word(at, ("key_prefix", &raw.key_prefix))?;
+fn key_prefix(reader: &mut FieldReader<'_>, at: &Spot, raw: &RawStore) -> Option<String> {
+    let value = reader.text(at, ("key_prefix", &raw.key_prefix))?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_:.-".contains(&byte);
-    if word.text.is_empty() || !word.text.bytes().all(plain) {
+    if value.text.is_empty() || !value.text.bytes().all(plain) {
         let text = "must be one or more letters, digits, _ : . or -";
-        check.fault(&word.spot, text);
+        reader.fault(&value.spot, text);
     }
-    Some(word.text)
+    Some(value.text)
 }
 
-/// The address in `word`, if it is one.
-fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
-    let fault = match word.text.split_once("://") {
+/// The address in `value`, if it is one.
+fn url(reader: &mut FieldReader<'_>, value: &FieldValue) -> Option<StoreUrl> {
+    let fault = match value.text.split_once("://") {
         Some(("redis" | "rediss", rest)) if !names_hosts(rest) => {
             Some("must name a host, and a port from 1 to 65535 if any: redis://127.0.0.1:6379")
         }
@@ -113,19 +118,19 @@ fn url(check: &mut Check<'_>, word: &Word) -> Option<StoreUrl> {
         Some((scheme @ ("redis" | "rediss" | "unix"), rest)) => match database(scheme, rest) {
             Some(_) => None,
             None => {
-                Some("must end in the number of a database, if in any: redis://127.0.0.1:6379/1")
+                Some("must end in the number of a database, or have none: redis://127.0.0.1:6379/1")
             }
         },
         Some(_) | None => Some("must be a URL that starts with redis://, rediss:// or unix://"),
     };
     if let Some(fault) = fault {
-        check.fault(&word.spot, fault);
+        reader.fault(&value.spot, fault);
         return None;
     }
-    Some(StoreUrl::new(word.text.clone()))
+    Some(StoreUrl::new(value.text.clone()))
 }
 
-/// The database that a URL names, 0 if it names none; `None` if what it names is no number.
+/// The database in a URL, 0 if there is none; `None` if it is not a number.
 fn database(scheme: &str, rest: &str) -> Option<u32> {
     let open = rest.rsplit_once('@').map_or(rest, |(_, open)| open);
     let (before, query) = open.split_once('?').unwrap_or((open, ""));
@@ -141,7 +146,7 @@ fn database(scheme: &str, rest: &str) -> Option<u32> {
     }
 }
 
-/// What a topology asks of its URL, if `url` is not so.
+/// What is wrong with `url` for this topology, if anything.
 fn unfit(topology: &Topology, url: &str) -> Option<&'static str> {
     let (scheme, rest) = url.split_once("://")?;
     let elsewhere = database(scheme, rest) != Some(0);

@@ -1,13 +1,13 @@
-//! `${VAR}` and `${VAR:-default}` in a value.
+//! Substitutes `${VAR}` and `${VAR:-default}` in a value.
 //!
-//! Works on one value after the file has been parsed, so that what a variable holds can never become structure. Reads
-//! no environment: it is asked through a function.
+//! It works on one value after the file has been parsed, so that the content of a variable never becomes YAML structure.
+//! It does not read the environment itself: the caller passes a function.
 
-/// Asks for a variable.
+/// Looks up an environment variable.
 pub type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// `text` with every reference replaced, or what is wrong with one. `$$` stands for `$`; a `$` before anything else
-/// stands for itself; an empty variable counts as unset where there is a default, as in a shell.
+/// Replaces every reference in `text`; the error says what is wrong with one. `$$` becomes `$`, and a `$` before anything
+/// else stays. As in a shell, an empty variable counts as unset where there is a default.
 pub fn substitute(text: &str, environment: &Environment<'_>) -> Result<String, String> {
     let mut done = String::with_capacity(text.len());
     let mut left = text;

@@ -1,34 +1,35 @@
-//! From what is written to what holds: the plain sections. Doors, store and rules have files of their own.
+//! Checks the plain sections. Doors, store and rules have files of their own.
 //!
-//! Each function goes on after a fault, so that all are found at once. Reads nothing: texts and variables come in.
+//! Each function continues after a fault, so that all faults are found at once. Nothing here reads files or the
+//! environment.
 
 use std::time::Duration;
 
-use super::check::Check;
 use super::error::{Spot, quote};
 use super::fields::{RawAddresses, RawBounds, RawLog, RawPaths, RawPod, RawSync};
-use super::raw::{Field, List, Text};
-use super::settings::{Bounds, HeaderStyle, Log, LogFormat, LogLevel, Sync};
+use super::raw::{Field, ListField, TextField};
+use super::reader::FieldReader;
+use super::settings::{Bounds, HeaderStyle, LogFormat, LogLevel, LogSettings, SyncSettings};
 use tidegate_core::pure::{Addresses, KeysShown, Paths};
 
-/// The longest a pod's name may be: that of a Kubernetes pod.
+/// The longest name of a pod: that of a Kubernetes pod.
 const POD_ID_BYTES_MAX: usize = 253;
 
-/// The first that says something: `TIDEGATE_POD_ID`, `pod.id`, `POD_NAME`, `HOSTNAME`, the host's own name.
+/// The pod's name: the first that is set of `TIDEGATE_POD_ID`, `pod.id`, `POD_NAME`, `HOSTNAME` and the host's own name.
 pub fn pod_id(
-    check: &mut Check<'_>,
+    reader: &mut FieldReader<'_>,
     root: &Spot,
     raw: &Field<RawPod>,
     host_name: Option<String>,
 ) -> String {
     let absent = RawPod::default();
-    let (at, raw) = check.section(root, ("pod", raw), &absent);
-    let written = check.word(&at, ("id", &raw.id));
-    let id = check
+    let (at, raw) = reader.section(root, ("pod", raw), &absent);
+    let written = reader.text(&at, ("id", &raw.id));
+    let id = reader
         .variable("TIDEGATE_POD_ID", "pod.id")
         .or(written.filter(|id| !id.text.is_empty()))
-        .or_else(|| check.variable("POD_NAME", "pod.id"))
-        .or_else(|| check.variable("HOSTNAME", "pod.id"));
+        .or_else(|| reader.variable("POD_NAME", "pod.id"))
+        .or_else(|| reader.variable("HOSTNAME", "pod.id"));
     let Some(id) = id else {
         return host_name.unwrap_or_else(|| "pod".to_owned());
     };
@@ -37,39 +38,39 @@ pub fn pod_id(
         let text = format!(
             "must be at most {POD_ID_BYTES_MAX} ASCII characters without spaces, not {found}"
         );
-        check.fault(&id.spot, text);
+        reader.fault(&id.spot, text);
     }
     id.text
 }
 
-/// When to talk to the store.
-pub fn sync(check: &mut Check<'_>, root: &Spot, raw: &Field<RawSync>) -> Sync {
+/// When the pod reports to the store.
+pub fn sync(reader: &mut FieldReader<'_>, root: &Spot, raw: &Field<RawSync>) -> SyncSettings {
     let absent = RawSync::default();
-    let (at, raw) = check.section(root, ("sync", raw), &absent);
-    let mut sync = Sync::default();
+    let (at, raw) = reader.section(root, ("sync", raw), &absent);
+    let mut sync = SyncSettings::default();
     let range = Duration::from_millis(10)..=Duration::from_secs(60);
-    if let Some(interval) = check.duration(&at, ("interval", &raw.interval), range) {
+    if let Some(interval) = reader.duration(&at, ("interval", &raw.interval), range) {
         sync.interval = interval;
     }
-    if let Some(word) = check.word(&at, ("accuracy", &raw.accuracy)) {
-        match word.text.parse() {
+    if let Some(value) = reader.text(&at, ("accuracy", &raw.accuracy)) {
+        match value.text.parse() {
             Ok(accuracy) if (0.001..=1.0).contains(&accuracy) => sync.accuracy = accuracy,
             Ok(_) | Err(_) => {
-                let found = quote(&word.text);
+                let found = quote(&value.text);
                 let text = format!("must be a number from 0.001 to 1.0, not {found}");
-                check.fault(&word.spot, text);
+                reader.fault(&value.spot, text);
             }
         }
     }
     sync
 }
 
-/// How much to hold at most.
-pub fn bounds(check: &mut Check<'_>, root: &Spot, raw: &Field<RawBounds>) -> Bounds {
+/// The most that a pod holds and accepts.
+pub fn bounds(reader: &mut FieldReader<'_>, root: &Spot, raw: &Field<RawBounds>) -> Bounds {
     let absent = RawBounds::default();
-    let (at, raw) = check.section(root, ("bounds", raw), &absent);
+    let (at, raw) = reader.section(root, ("bounds", raw), &absent);
     let mut bound = |field, range, default| {
-        let number = check.number(&at, field, range);
+        let number = reader.number(&at, field, range);
         let number = number.and_then(|number| usize::try_from(number).ok());
         number.unwrap_or(default)
     };
@@ -99,23 +100,27 @@ pub fn bounds(check: &mut Check<'_>, root: &Spot, raw: &Field<RawBounds>) -> Bou
 }
 
 /// Which entries hold addresses.
-pub fn addresses(check: &mut Check<'_>, root: &Spot, raw: &Field<RawAddresses>) -> Addresses {
+pub fn addresses(
+    reader: &mut FieldReader<'_>,
+    root: &Spot,
+    raw: &Field<RawAddresses>,
+) -> Addresses {
     let absent = RawAddresses::default();
-    let (at, raw) = check.section(root, ("addresses", raw), &absent);
-    let keys = match check.words(&at, ("keys", &raw.keys)) {
+    let (at, raw) = reader.section(root, ("addresses", raw), &absent);
+    let keys = match reader.texts(&at, ("keys", &raw.keys)) {
         Some(keys) => keys.into_iter().map(|key| key.text).collect(),
         None => vec!["remote_address".to_owned()],
     };
-    let prefix = check.number(&at, ("ipv6_prefix", &raw.ipv6_prefix), 1..=128);
+    let prefix = reader.number(&at, ("ipv6_prefix", &raw.ipv6_prefix), 1..=128);
     let prefix = prefix.and_then(|prefix| u8::try_from(prefix).ok());
     Addresses::new(keys, prefix.unwrap_or(Addresses::default().prefix()))
 }
 
 /// Which entries hold paths.
-pub fn paths(check: &mut Check<'_>, root: &Spot, raw: &Field<RawPaths>) -> Paths {
+pub fn paths(reader: &mut FieldReader<'_>, root: &Spot, raw: &Field<RawPaths>) -> Paths {
     let absent = RawPaths::default();
-    let (at, raw) = check.section(root, ("paths", raw), &absent);
-    let mut keys = |field, default| match check.words(&at, field) {
+    let (at, raw) = reader.section(root, ("paths", raw), &absent);
+    let mut keys = |field, default| match reader.texts(&at, field) {
         Some(keys) => keys.into_iter().map(|key| key.text).collect(),
         None => default,
     };
@@ -125,9 +130,13 @@ pub fn paths(check: &mut Check<'_>, root: &Spot, raw: &Field<RawPaths>) -> Paths
     )
 }
 
-/// Which headers an answer has.
-pub fn headers(check: &mut Check<'_>, root: &Spot, raw: &List<String>) -> Vec<HeaderStyle> {
-    let Some(words) = check.words(root, ("headers", raw)) else {
+/// The headers of an answer.
+pub fn headers(
+    reader: &mut FieldReader<'_>,
+    root: &Spot,
+    raw: &ListField<String>,
+) -> Vec<HeaderStyle> {
+    let Some(values) = reader.texts(root, ("headers", raw)) else {
         return vec![HeaderStyle::Draft11, HeaderStyle::Legacy];
     };
     let choices = [
@@ -137,15 +146,15 @@ pub fn headers(check: &mut Check<'_>, root: &Spot, raw: &List<String>) -> Vec<He
     ];
     let is_legacy = |style: &HeaderStyle| *style != HeaderStyle::Draft11;
     let mut styles = Vec::new();
-    for word in words {
-        let Some(style) = check.chosen(&word, &choices) else {
+    for value in values {
+        let Some(style) = reader.choose(&value, &choices) else {
             continue;
         };
         if styles.contains(&style) {
-            check.fault(&word.spot, "is given twice: keep one");
+            reader.fault(&value.spot, "is given twice: keep one");
         } else if is_legacy(&style) && styles.iter().any(is_legacy) {
             let text = "legacy and legacy-epoch write the same headers: keep one";
-            check.fault(&word.spot, text);
+            reader.fault(&value.spot, text);
         } else {
             styles.push(style);
         }
@@ -154,37 +163,37 @@ pub fn headers(check: &mut Check<'_>, root: &Spot, raw: &List<String>) -> Vec<He
 }
 
 /// How keys are shown to operators.
-pub fn keys(check: &mut Check<'_>, root: &Spot, raw: &Text) -> KeysShown {
+pub fn keys(reader: &mut FieldReader<'_>, root: &Spot, raw: &TextField) -> KeysShown {
     let choices = [("plain", KeysShown::Plain), ("hashed", KeysShown::Hashed)];
-    check
+    reader
         .choice(root, ("keys", raw), &choices)
         .unwrap_or_default()
 }
 
-/// What to log. Variables beat the file.
-pub fn log(check: &mut Check<'_>, root: &Spot, raw: &Field<RawLog>) -> Log {
+/// What to log. Variables override the file.
+pub fn log(reader: &mut FieldReader<'_>, root: &Spot, raw: &Field<RawLog>) -> LogSettings {
     let levels = LogLevel::ALL.map(|level| (level.name(), level));
     let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
     let absent = RawLog::default();
-    let (at, raw) = check.section(root, ("log", raw), &absent);
-    let level = check.choice(&at, ("level", &raw.level), &levels);
-    let format = check.choice(&at, ("format", &raw.format), &formats);
-    let level_variable = check
+    let (at, raw) = reader.section(root, ("log", raw), &absent);
+    let level = reader.choice(&at, ("level", &raw.level), &levels);
+    let format = reader.choice(&at, ("format", &raw.format), &formats);
+    let level_variable = reader
         .variable("TIDEGATE_LOG_LEVEL", "log.level")
-        .and_then(|word| check.chosen(&word, &levels));
-    let format_variable = check
+        .and_then(|value| reader.choose(&value, &levels));
+    let format_variable = reader
         .variable("TIDEGATE_LOG_FORMAT", "log.format")
-        .and_then(|word| check.chosen(&word, &formats));
-    Log {
+        .and_then(|value| reader.choose(&value, &formats));
+    LogSettings {
         level: level_variable.or(level).unwrap_or_default(),
         format: format_variable.or(format).unwrap_or_default(),
     }
 }
 
-/// How long an orderly stop may take.
-pub fn drain(check: &mut Check<'_>, root: &Spot, raw: &Text) -> Duration {
+/// The longest that an orderly stop may take.
+pub fn drain(reader: &mut FieldReader<'_>, root: &Spot, raw: &TextField) -> Duration {
     let range = Duration::ZERO..=Duration::from_secs(3_600);
-    check
+    reader
         .duration(root, ("drain", raw), range)
         .unwrap_or(Duration::from_secs(10))
 }

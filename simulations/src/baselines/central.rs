@@ -1,29 +1,29 @@
 //! envoyproxy/ratelimit: a counter for each key and fixed window in the store, and a call for every check.
 //!
-//! Modelled: `INCRBY` whatever the answer will be, so a denied check counts as well; the window is that of the moment
-//! at which the call is at the store; a key that was over its limit is remembered by the pod until its window ends
-//! (the optional local cache), and denied without a call from the moment the answer came. A check that gets no answer
-//! passes, which is Envoy's default. The store's own queue, and so how long a caller waits, is not modelled.
+//! Modelled: the pod calls `INCRBY` before it knows the answer, so a denied check counts as well. The window is that of
+//! the moment at which the call reaches the store. With the optional local cache, the pod remembers a key that is over its
+//! limit until the window ends, and denies it without a call once the answer has come. A check without an answer passes,
+//! which is Envoy's default. The store's own queue, and so how long a caller waits, is not modelled.
 
 use tidegate_core::pure::{Check, Limit};
 
-use super::kept::Kept;
+use super::key_map::KeyMap;
 use super::outages::Outages;
 use super::{key, pod, window};
 use crate::policy::{Cost, Policy};
 use crate::scenario::Scenario;
 use crate::workload::Arrival;
 
-/// Cells that were asked for in a window.
+/// The requested cells of a window.
 #[derive(Debug, Default)]
-struct Count {
+struct WindowCount {
     window: u64,
     cells: u64,
 }
 
-/// A window in which a key is over its limit, and since when the pod knows.
+/// The window in which a key is over its limit, and since when the pod knows it.
 #[derive(Debug, Default)]
-struct Over {
+struct OverLimit {
     window: u64,
     since: u64,
 }
@@ -34,12 +34,12 @@ pub struct Central {
     limit: Limit,
     way: u64,
     outages: Outages,
-    store: Kept<Count>,
+    store: KeyMap<WindowCount>,
     /// By pod.
-    over: Vec<Kept<Over>>,
+    over: Vec<KeyMap<OverLimit>>,
     cost: Cost,
-    /// The pod that was asked last.
-    asked: usize,
+    /// The pod of the last check.
+    last_pod: usize,
 }
 
 impl Central {
@@ -48,21 +48,21 @@ impl Central {
             limit,
             way: scenario.network.rtt.nanos() / 2,
             outages: Outages::of(scenario),
-            store: Kept::new(),
-            over: (0..scenario.pods).map(|_| Kept::new()).collect(),
+            store: KeyMap::new(),
+            over: (0..scenario.pods).map(|_| KeyMap::new()).collect(),
             cost: Cost::default(),
-            asked: 0,
+            last_pod: 0,
         }
     }
 
-    /// Counts `arrival` in the store, and answers the window and whether it is within the limit.
+    /// Counts `arrival` in the store. Returns the window, and whether the count is within the limit.
     fn count(&mut self, arrival: &Arrival) -> (u64, bool) {
         let (window, _) = window(&self.limit, arrival.at + self.way);
         let count = self
             .store
             .entry(key(arrival), |count| count.window == window);
         if count.window != window {
-            *count = Count { window, cells: 0 };
+            *count = WindowCount { window, cells: 0 };
         }
         count.cells = count.cells.saturating_add(arrival.cost);
         (window, count.cells <= self.limit.requests())
@@ -74,9 +74,9 @@ impl Policy for Central {
 
     fn check(&mut self, arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {
         let pod = pod(arrival, self.over.len());
-        self.asked = pod;
+        self.last_pod = pod;
         let (now, _) = window(&self.limit, arrival.at);
-        let known = |over: &Over| over.window == now && over.since <= arrival.at;
+        let known = |over: &OverLimit| over.window == now && over.since <= arrival.at;
         if self.over[pod].get(key(arrival)).is_some_and(known) {
             return Some(false);
         }
@@ -91,7 +91,7 @@ impl Policy for Central {
         if !allowed {
             let over = self.over[pod].entry(key(arrival), |over| over.window >= now);
             if over.window != window {
-                *over = Over {
+                *over = OverLimit {
                     window,
                     since: arrival.at + 2 * self.way,
                 };
@@ -101,10 +101,10 @@ impl Policy for Central {
     }
 
     /// `hits_addend` of the same descriptor, negative: a call like any other. It counts in the window that it comes in.
-    fn refund(&mut self, asked: usize, arrival: &Arrival, _check: &Check<'_>) {
+    fn refund(&mut self, pod: usize, arrival: &Arrival, _check: &Check<'_>) {
         self.cost.calls += 1;
         self.cost.updates += 1;
-        if self.outages.cut_off(asked, arrival.at) {
+        if self.outages.cut_off(pod, arrival.at) {
             return;
         }
         let (window, _) = window(&self.limit, arrival.at + self.way);
@@ -114,12 +114,12 @@ impl Policy for Central {
         if count.window == window {
             count.cells = count.cells.saturating_sub(arrival.cost);
         }
-        // What the pod remembers of a key that was over its limit goes by the count again.
-        self.over[asked].entry(key(arrival), |_| true).window = 0;
+        // The pod forgets that the key was over its limit, so that the count decides again.
+        self.over[pod].entry(key(arrival), |_| true).window = 0;
     }
 
-    fn asked(&self) -> usize {
-        self.asked
+    fn last_pod(&self) -> usize {
+        self.last_pod
     }
 
     fn cost(&self) -> Cost {

@@ -1,11 +1,11 @@
-//! Databricks' limiter of 2025, and bucket4j's delayed sync with time alone: a mirror of the whole bucket, told of what
-//! was admitted every 100 ms, and a bucket in the store that can go negative.
+//! Databricks' limiter of 2025, and bucket4j's delayed sync with time alone: each pod mirrors the whole bucket and reports
+//! its admitted cells every 100 ms; the bucket in the store can go negative.
 //!
-//! Modelled: a pod decides by its own TAT, as if the whole bucket were its own; every 100 ms it tells the store in one
-//! call of each key of which it admitted something, and takes the answer in with what it has admitted since. What the
-//! store is told is owed without a cap. No call comes before its time, and pods tell each other nothing, so a pod that
-//! has nothing to tell hears nothing. While the store is away pods go on with what they know, and keep what they have to
-//! tell; bucket4j would forget it.
+//! Modelled: a pod decides by its own TAT, as if the whole bucket were its own. Every 100 ms it reports, in one call, each
+//! key of which it admitted cells, and adds the cells that it has admitted since to the answer. The store books every
+//! reported cell as debt without a cap. No call comes early, and there is no news, so a pod without a report learns
+//! nothing. While the store is unreachable, pods decide by what they know and keep their unreported cells; bucket4j would
+//! forget them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,31 +13,31 @@ use tidegate_core::pure::Limit;
 
 use super::Key;
 use super::levels::Levels;
-use super::post::{Design, Post};
+use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
 use crate::scenario::Scenario;
 
 const MS: u64 = 1_000_000;
 
 #[derive(Debug)]
-struct Pod {
+struct DebtPod {
     levels: Levels,
-    /// Cells that the store was not told of.
+    /// Unreported cells.
     unsent: BTreeMap<Key, u64>,
-    /// Cells of the calls that are not answered, the oldest first. Answers come in the order of the calls.
+    /// The cells of unanswered calls, the oldest first. Answers come in the order of the calls.
     unanswered: VecDeque<BTreeMap<Key, u64>>,
 }
 
-impl Pod {
-    /// Cells that were admitted since the last call that was answered.
+impl DebtPod {
+    /// The cells admitted since the last answered call.
     fn since(&self, key: Key) -> u64 {
         let unreported = self.unanswered.iter().chain([&self.unsent]);
         unreported.filter_map(|cells| cells.get(&key)).sum()
     }
 }
 
-/// From a pod or to it: for each key, cells or the level.
+/// A message from a pod with cells, or to it with levels.
 #[derive(Debug)]
-pub enum Message {
+pub enum DebtMessage {
     Cells {
         pod: usize,
         of: BTreeMap<Key, u64>,
@@ -52,13 +52,13 @@ pub enum Message {
 /// The fleet and its store.
 #[derive(Debug)]
 pub struct DebtOnly {
-    pods: Vec<Pod>,
+    pods: Vec<DebtPod>,
     store: Levels,
 }
 
 impl DebtOnly {
     pub fn new(scenario: &Scenario, limit: Limit) -> Self {
-        let pod = |_| Pod {
+        let pod = |_| DebtPod {
             levels: Levels::new(limit),
             unsent: BTreeMap::new(),
             unanswered: VecDeque::new(),
@@ -70,38 +70,39 @@ impl DebtOnly {
     }
 }
 
-impl Design for DebtOnly {
-    type Message = Message;
+impl PeriodicDesign for DebtOnly {
+    type Message = DebtMessage;
     const EVERY: u64 = 100 * MS;
 
-    fn check(&mut self, pod: usize, (key, cells): (Key, u64), post: &mut Post<Message>) -> bool {
+    fn check(&mut self, pod: usize, check: KeyCheck, mailbox: &mut Mailbox<DebtMessage>) -> bool {
+        let KeyCheck { key, cells } = check;
         let pod = &mut self.pods[pod];
-        let admitted = pod.levels.admit(key, cells, post.now);
+        let admitted = pod.levels.admit(key, cells, mailbox.now);
         if admitted {
             *pod.unsent.entry(key).or_default() += cells;
         }
         admitted
     }
 
-    fn turn(&mut self, number: usize, post: &mut Post<Message>) {
+    fn turn(&mut self, number: usize, mailbox: &mut Mailbox<DebtMessage>) {
         let pod = &mut self.pods[number];
-        if !pod.unsent.is_empty() && post.calls(number, pod.unsent.len()) {
+        if !pod.unsent.is_empty() && mailbox.calls(number, pod.unsent.len()) {
             let of = std::mem::take(&mut pod.unsent);
             pod.unanswered.push_back(of.clone());
-            post.send(Message::Cells { pod: number, of });
+            mailbox.send(DebtMessage::Cells { pod: number, of });
         }
     }
 
-    fn arrived(&mut self, message: Message, post: &mut Post<Message>) {
-        let now = post.now;
+    fn arrived(&mut self, message: DebtMessage, mailbox: &mut Mailbox<DebtMessage>) {
+        let now = mailbox.now;
         match message {
-            Message::Cells { pod, mut of } => {
+            DebtMessage::Cells { pod, mut of } => {
                 for (key, cells) in &mut of {
                     *cells = self.store.owe(*key, *cells, now);
                 }
-                post.send(Message::Levels { pod, of, asof: now });
+                mailbox.send(DebtMessage::Levels { pod, of, asof: now });
             }
-            Message::Levels { pod, of, asof } => {
+            DebtMessage::Levels { pod, of, asof } => {
                 let pod = &mut self.pods[pod];
                 pod.unanswered.pop_front();
                 for (key, level) in of {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_admitted_is_told_and_in_one_call() {
+    fn only_admitted_cells_are_reported_and_in_one_call() {
         let mut trial = Trial::new(DebtOnly, 2, "10/second", "");
         trial.ask(at(0).pod(0).times(100));
         trial.ask(at(0).pod(0).key(1).times(100));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_yet_stays_in_the_level() {
+    fn unreported_cells_stay_in_the_level() {
         // The answer takes a second: what is admitted meanwhile must not be forgotten when it comes.
         let mut trial = Trial::new(DebtOnly, 1, "100/minute", "network: { rtt: 1s }");
         assert_eq!(trial.ask(at(0).times(50)), 50);

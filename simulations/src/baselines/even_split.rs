@@ -1,17 +1,17 @@
 //! Envoy's local limit with a share of the local cluster: every pod fills its buckets with an Nth, rounded up.
 //!
-//! As in `local_ratelimit_impl.cc`: what a step fills is divided by the number of pods, and what a bucket holds at most
-//! is not. So a bucket that was idle lets a whole burst pass at once, on every pod; and with more pods than cells each
-//! pod still gets one cell in each window.
+//! As in `local_ratelimit_impl.cc`, the fill of a step is divided by the number of pods, and the size of a bucket is not.
+//! So an idle bucket lets a whole burst pass at once, on every pod. With more pods than cells, each pod still gets one cell
+//! in each window.
 
 use tidegate_core::pure::Limit;
 
-use super::tokens::Tokens;
+use super::tokens::TokenFleet;
 use crate::scenario::Scenario;
 
-pub fn fleet(scenario: &Scenario, limit: Limit, seed: u64) -> Tokens {
+pub fn fleet(scenario: &Scenario, limit: Limit, seed: u64) -> TokenFleet {
     let fill = limit.requests().div_ceil((scenario.pods as u64).max(1));
-    Tokens::new(scenario, limit, fill, seed)
+    TokenFleet::new(scenario, limit, fill, seed)
 }
 
 #[cfg(test)]

@@ -13,34 +13,34 @@ use tidegate_core::pure::{Limit, Span};
 
 use super::Key;
 use super::levels::Levels;
-use super::post::{Design, Post};
-use crate::dice::mix;
+use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
+use crate::random::mix;
 use crate::scenario::Scenario;
 
 const MS: u64 = 1_000_000;
 
-/// Cells that were asked for, and the part of them that was admitted.
+/// Requested cells, and the admitted part of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Hits {
-    asked: u64,
+pub struct QueuedHits {
+    requested: u64,
     admitted: u64,
 }
 
 #[derive(Debug)]
-struct Pod {
+struct GubernatorPod {
     levels: Levels,
-    /// For others' keys, by owner.
-    hits: BTreeMap<usize, BTreeMap<Key, Hits>>,
+    /// The queued hits on keys of other pods, by owner.
+    hits: BTreeMap<usize, BTreeMap<Key, QueuedHits>>,
     /// Own keys to broadcast.
     hit: BTreeSet<Key>,
 }
 
-/// From pod to pod.
+/// A message from pod to pod.
 #[derive(Debug)]
-pub enum Message {
+pub enum GubernatorMessage {
     Hits {
         owner: usize,
-        of: BTreeMap<Key, Hits>,
+        of: BTreeMap<Key, QueuedHits>,
     },
     /// The level of each key, for all but their owner.
     Levels { owner: usize, of: Vec<(Key, u64)> },
@@ -50,12 +50,12 @@ pub enum Message {
 #[derive(Debug)]
 pub struct Gubernator {
     limit: Limit,
-    pods: Vec<Pod>,
+    pods: Vec<GubernatorPod>,
 }
 
 impl Gubernator {
     pub fn new(scenario: &Scenario, limit: Limit) -> Self {
-        let pod = |_| Pod {
+        let pod = |_| GubernatorPod {
             levels: Levels::new(limit),
             hits: BTreeMap::new(),
             hit: BTreeSet::new(),
@@ -72,30 +72,30 @@ impl Gubernator {
     }
 
     /// Sends the queued hits, one call to each owner.
-    fn send_hits(&mut self, number: usize, post: &mut Post<Message>) {
+    fn send_hits(&mut self, number: usize, mailbox: &mut Mailbox<GubernatorMessage>) {
         for (owner, of) in std::mem::take(&mut self.pods[number].hits) {
-            if post.calls(number, of.len()) && post.passes(owner) {
-                post.send(Message::Hits { owner, of });
+            if mailbox.calls(number, of.len()) && mailbox.passes(owner) {
+                mailbox.send(GubernatorMessage::Hits { owner, of });
             } else {
-                post.cost.lost += of.values().map(|hits| hits.admitted).sum::<u64>();
+                mailbox.cost.lost += of.values().map(|hits| hits.admitted).sum::<u64>();
             }
         }
     }
 
-    /// Broadcasts what was hit.
-    fn broadcast(&mut self, owner: usize, post: &mut Post<Message>) {
+    /// Broadcasts the levels of the keys that were hit.
+    fn broadcast(&mut self, owner: usize, mailbox: &mut Mailbox<GubernatorMessage>) {
         let keys = std::mem::take(&mut self.pods[owner].hit);
-        if keys.is_empty() || !post.passes(owner) {
+        if keys.is_empty() || !mailbox.passes(owner) {
             return;
         }
-        post.cost.news += 1;
-        post.cost.messages += self.pods.len() as u64 - 1;
-        let level = |key: Key| self.whole_cells(self.pods[owner].levels.level(key, post.now));
+        mailbox.cost.news += 1;
+        mailbox.cost.messages += self.pods.len() as u64 - 1;
+        let level = |key: Key| self.whole_cells(self.pods[owner].levels.level(key, mailbox.now));
         let of = keys.into_iter().map(|key| (key, level(key))).collect();
-        post.send(Message::Levels { owner, of });
+        mailbox.send(GubernatorMessage::Levels { owner, of });
     }
 
-    /// The level that leaves only whole cells of what is left.
+    /// Rounds a level up, so that a whole number of cells is left.
     fn whole_cells(&self, level: u64) -> u64 {
         let left = self.limit.room(Span::nanos(level));
         self.limit
@@ -105,46 +105,52 @@ impl Gubernator {
     }
 }
 
-impl Design for Gubernator {
-    type Message = Message;
+impl PeriodicDesign for Gubernator {
+    type Message = GubernatorMessage;
     const EVERY: u64 = 100 * MS;
 
-    fn check(&mut self, number: usize, (key, cells): (Key, u64), post: &mut Post<Message>) -> bool {
+    fn check(
+        &mut self,
+        number: usize,
+        check: KeyCheck,
+        mailbox: &mut Mailbox<GubernatorMessage>,
+    ) -> bool {
+        let KeyCheck { key, cells } = check;
         let owner = self.owner(key);
         let pod = &mut self.pods[number];
-        let admitted = pod.levels.admit(key, cells, post.now);
+        let admitted = pod.levels.admit(key, cells, mailbox.now);
         if owner == number {
             pod.hit.insert(key);
         } else {
             let hits = pod.hits.entry(owner).or_default().entry(key).or_default();
-            hits.asked += cells;
+            hits.requested += cells;
             hits.admitted += if admitted { cells } else { 0 };
         }
         admitted
     }
 
-    fn turn(&mut self, pod: usize, post: &mut Post<Message>) {
-        self.send_hits(pod, post);
-        self.broadcast(pod, post);
+    fn turn(&mut self, pod: usize, mailbox: &mut Mailbox<GubernatorMessage>) {
+        self.send_hits(pod, mailbox);
+        self.broadcast(pod, mailbox);
     }
 
-    fn arrived(&mut self, message: Message, post: &mut Post<Message>) {
-        let now = post.now;
+    fn arrived(&mut self, message: GubernatorMessage, mailbox: &mut Mailbox<GubernatorMessage>) {
+        let now = mailbox.now;
         match message {
-            Message::Hits { owner, of } => {
+            GubernatorMessage::Hits { owner, of } => {
                 let owner = &mut self.pods[owner];
                 for (key, hits) in of {
-                    owner.levels.fill(key, hits.asked, now);
+                    owner.levels.fill(key, hits.requested, now);
                     owner.hit.insert(key);
                 }
             }
-            Message::Levels { owner, of } => {
+            GubernatorMessage::Levels { owner, of } => {
                 let others = self
                     .pods
                     .iter_mut()
                     .enumerate()
                     .filter(|(number, _)| *number != owner);
-                for (_, pod) in others.filter(|(number, _)| post.passes(*number)) {
+                for (_, pod) in others.filter(|(number, _)| mailbox.passes(*number)) {
                     for (key, level) in &of {
                         pod.levels.set(*key, *level, now);
                     }
@@ -158,7 +164,7 @@ impl Design for Gubernator {
 mod tests {
     use crate::baselines::Baseline::Gubernator;
     use crate::baselines::trial::{Trial, at};
-    use crate::dice::mix;
+    use crate::random::mix;
 
     /// What so many pods admit of a key in ten seconds, each of them asked every millisecond.
     fn admitted(trial: &mut Trial, pods: u64) -> u64 {
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_told_forgets_its_own() {
+    fn a_broadcast_overwrites_the_pods_own_level() {
         let mut trial = Trial::new(Gubernator, 2, "100/minute", "network: { rtt: 2s }");
         let key = (0..100)
             .find(|key| mix(u64::from(*key)).is_multiple_of(2))

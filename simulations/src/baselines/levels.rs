@@ -1,26 +1,26 @@
-//! Buckets that drain at the rate of one limit: a GCRA for each key.
+//! A GCRA bucket for each key, all with one limit.
 
 use tidegate_core::pure::{Cells, Limit};
 
 use super::Key;
-use super::kept::Kept;
+use super::key_map::KeyMap;
 
-/// A TAT for each key. One in the past says the same as none.
+/// A TAT for each key. A TAT in the past is the same as none.
 #[derive(Debug)]
 pub struct Levels {
     limit: Limit,
-    tats: Kept<u64>,
+    tats: KeyMap<u64>,
 }
 
 impl Levels {
     pub fn new(limit: Limit) -> Self {
         Self {
             limit,
-            tats: Kept::new(),
+            tats: KeyMap::new(),
         }
     }
 
-    /// How full the bucket is.
+    /// The level of the bucket.
     pub fn level(&self, key: Key, now: u64) -> u64 {
         self.tats.get(key).map_or(0, |tat| tat.saturating_sub(now))
     }
@@ -35,14 +35,14 @@ impl Levels {
         fits
     }
 
-    /// Adds `cells` whether they fit or not, and answers the level: above the capacity it is debt.
+    /// Adds `cells` whether they fit or not. Returns the level: above the capacity it is debt.
     pub fn owe(&mut self, key: Key, cells: u64, now: u64) -> u64 {
         let level = self.level(key, now).saturating_add(self.price(cells));
         self.set(key, level, now);
         level
     }
 
-    /// Adds `cells`, and what does not fit is forgotten.
+    /// Adds `cells`, and forgets those that do not fit.
     pub fn fill(&mut self, key: Key, cells: u64, now: u64) {
         let level = self.owe(key, cells, now).min(self.limit.capacity().get());
         self.set(key, level, now);

@@ -1,20 +1,19 @@
-//! What others do, from their documentation and source: to be run against the same checks.
+//! Other limiters, modelled from their documentation and source, to run against the same checks.
 //!
-//! Each is modelled as far as its decisions and its traffic go. Where a model is simpler than the peer, that is meant
-//! to be in the peer's favour. All of them know one limit, and pods neither join nor leave. Only the central one takes
-//! refunds: the others have none. The network takes half a
-//! round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes at all.
+//! Each model covers the decisions and the traffic. Where a model is simpler than the peer, that favours the peer. All of
+//! them have one limit, and pods neither join nor leave. Only the central one takes refunds: the others have none. The
+//! network takes half a round trip each way, without jitter, and loses nothing; `outages.rs` says when nothing passes.
 
 mod central;
 mod debt_only;
 mod even_split;
 mod gubernator;
-mod kept;
+mod key_map;
 mod levels;
 mod limitador;
+mod mailbox;
 mod outages;
 mod per_pod;
-mod post;
 mod tokens;
 #[cfg(test)]
 mod trial;
@@ -29,12 +28,12 @@ use central::Central;
 use debt_only::DebtOnly;
 use gubernator::Gubernator;
 use limitador::Limitador;
-use post::Periodic;
+use mailbox::Periodic;
 
 /// A key: the number of its load, and its own there.
 type Key = (usize, u32);
 
-/// Somebody else's way of limiting a fleet.
+/// Another way of limiting a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
     Limitador,
@@ -79,7 +78,7 @@ impl Baseline {
     }
 }
 
-/// A fleet whose every key has `limit`, limited that way.
+/// A fleet under this baseline, in which every key has `limit`.
 pub fn fleet(baseline: Baseline, scenario: &Scenario, limit: Limit, seed: u64) -> Box<dyn Policy> {
     match baseline {
         Baseline::Limitador => Box::new(Periodic::new(
@@ -107,7 +106,7 @@ const fn key(arrival: &Arrival) -> Key {
     (arrival.subject, arrival.key)
 }
 
-/// The pod that is asked, of so many.
+/// The pod of a check, among so many.
 fn pod(arrival: &Arrival, pods: usize) -> usize {
     usize::try_from(arrival.pod % (pods as u64).max(1)).unwrap_or(0)
 }
@@ -128,12 +127,12 @@ impl Policy for Box<dyn Policy> {
         (**self).check(arrival, check)
     }
 
-    fn asked(&self) -> usize {
-        (**self).asked()
+    fn last_pod(&self) -> usize {
+        (**self).last_pod()
     }
 
-    fn refund(&mut self, asked: usize, arrival: &Arrival, check: &Check<'_>) {
-        (**self).refund(asked, arrival, check);
+    fn refund(&mut self, pod: usize, arrival: &Arrival, check: &Check<'_>) {
+        (**self).refund(pod, arrival, check);
     }
 
     fn cost(&self) -> Cost {

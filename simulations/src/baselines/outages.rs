@@ -1,36 +1,37 @@
-//! When nothing passes between a pod and the store, or in a fleet without a store between a pod and the others.
+//! The times at which nothing passes between a pod and the store, or, in a fleet without a store, between the pods.
 //!
-//! Of the scenario's faults these are known: a cut, and a store that hangs, restarts or fails over. The store is then
-//! away for that time and still has what it had. The other faults, and those that are drawn by lot, are left out: they
-//! would only make a peer worse.
+//! The baselines support these faults of the scenario: a cut, and a store that hangs, restarts or fails over. The store is
+//! then unreachable for that time and keeps its data. The other faults, and the random ones, are left out: they would only
+//! make a peer worse.
 
-use crate::scenario::{Scenario, What, Whom};
+use crate::scenario::{FaultKind, FaultTarget, Scenario};
 
-/// From when until when, and for the pods below which number.
+/// The start, the end, and the first pod number that is not affected.
 #[derive(Debug)]
 pub struct Outages(Vec<(u64, u64, usize)>);
 
 impl Outages {
     pub fn of(scenario: &Scenario) -> Self {
-        let cut_off = |what: &What| match what {
-            What::Cut(Whom::Some(pods)) => Some(*pods),
-            What::Cut(Whom::All) | What::Hang | What::Restart(_) | What::Failover(_) => {
-                Some(usize::MAX)
-            }
-            What::Lose(_)
-            | What::LoseAnswers(_)
-            | What::LoseNews(_)
-            | What::Slow(_)
-            | What::Join(_)
-            | What::Leave(_)
-            | What::Crash(_)
-            | What::Pause(_)
-            | What::Roll(_)
-            | What::StoreClock(_)
-            | What::Calendars(_)
-            | What::Reload(_)
-            | What::Reset(_)
-            | What::Forge(..) => None,
+        let cut_off = |what: &FaultKind| match what {
+            FaultKind::Cut(FaultTarget::Some(pods)) => Some(*pods),
+            FaultKind::Cut(FaultTarget::All)
+            | FaultKind::Hang
+            | FaultKind::Restart(_)
+            | FaultKind::Failover(_) => Some(usize::MAX),
+            FaultKind::Lose(_)
+            | FaultKind::LoseAnswers(_)
+            | FaultKind::LoseNews(_)
+            | FaultKind::Slow(_)
+            | FaultKind::Join(_)
+            | FaultKind::Leave(_)
+            | FaultKind::Crash(_)
+            | FaultKind::Pause(_)
+            | FaultKind::Roll(_)
+            | FaultKind::StoreClock(_)
+            | FaultKind::Calendars(_)
+            | FaultKind::Reload(_)
+            | FaultKind::Reset(_)
+            | FaultKind::Forge(..) => None,
         };
         let faults = scenario.faults.iter();
         Self(

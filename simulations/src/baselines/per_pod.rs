@@ -1,12 +1,12 @@
-//! Envoy's local limit as it is without more: every pod grants the whole limit, whatever the others do.
+//! Envoy's local limit: every pod grants the whole limit, whatever the others do.
 
 use tidegate_core::pure::Limit;
 
-use super::tokens::Tokens;
+use super::tokens::TokenFleet;
 use crate::scenario::Scenario;
 
-pub fn fleet(scenario: &Scenario, limit: Limit, seed: u64) -> Tokens {
-    Tokens::new(scenario, limit, limit.requests(), seed)
+pub fn fleet(scenario: &Scenario, limit: Limit, seed: u64) -> TokenFleet {
+    TokenFleet::new(scenario, limit, limit.requests(), seed)
 }
 
 #[cfg(test)]
@@ -18,8 +18,8 @@ mod tests {
     fn every_pod_admits_the_whole_limit() {
         let mut trial = Trial::new(PerPod, 3, "10/second", "");
         for second in 0..3 {
-            let asked = (0..3).map(|pod| at(second * 1_000).pod(pod).times(20));
-            assert_eq!(asked.map(|asked| trial.ask(asked)).sum::<u64>(), 30);
+            let checks = (0..3).map(|pod| at(second * 1_000).pod(pod).times(20));
+            assert_eq!(checks.map(|checks| trial.ask(checks)).sum::<u64>(), 30);
         }
     }
 

@@ -1,29 +1,29 @@
-//! Token buckets that are filled in steps, one for each key and pod, which know nothing of each other: Envoy's local
-//! limit. `even_split.rs` and `per_pod.rs` say how much a step is.
+//! Envoy's local limit: independent token buckets for each key and pod, filled in steps. `even_split.rs` and `per_pod.rs`
+//! say how much a step fills.
 //!
-//! A pod's buckets are filled at the same instants, every window of the limit since the pod started, and start full.
-//! Later versions of Envoy fill all the time at the same rate; the steps are those of the version that was read.
+//! A pod fills all its buckets at the same instants, every window of the limit since its start; buckets start full. Later
+//! versions of Envoy fill continuously at the same rate; the steps are those of the version that was read.
 
 use tidegate_core::pure::{Check, Limit};
 
-use super::kept::Kept;
+use super::key_map::KeyMap;
 use super::{Key, key, pod};
-use crate::dice::Dice;
 use crate::policy::{Cost, Policy};
+use crate::random::SeededRandom;
 use crate::scenario::Scenario;
 use crate::workload::Arrival;
 
-/// The stream of random numbers that says when pods started.
+/// The random stream for the start times of the pods.
 const STARTS: u64 = 0xf111;
 
-/// A bucket lacks so many tokens since so many steps.
+/// The tokens that a bucket lacks, as of a step.
 #[derive(Debug, Default)]
-struct Bucket {
+struct TokenBucket {
     lacks: u64,
     step: u64,
 }
 
-impl Bucket {
+impl TokenBucket {
     const fn lacks(&self, step: u64, fill: u64) -> u64 {
         self.lacks
             .saturating_sub(fill.saturating_mul(step - self.step))
@@ -31,30 +31,30 @@ impl Bucket {
 }
 
 #[derive(Debug)]
-struct Pod {
-    /// How long before the first check it started.
+struct TokenPod {
+    /// Its age at the first check.
     age: u64,
-    buckets: Kept<Bucket>,
+    buckets: KeyMap<TokenBucket>,
 }
 
 /// A fleet of pods that limit alone.
 #[derive(Debug)]
-pub struct Tokens {
+pub struct TokenFleet {
     every: u64,
     /// Tokens for each step, and at most.
     fill: u64,
     max: u64,
-    pods: Vec<Pod>,
+    pods: Vec<TokenPod>,
 }
 
-impl Tokens {
+impl TokenFleet {
     /// A fleet with `limit`, each pod of which gets `fill` tokens in each of its windows.
     pub fn new(scenario: &Scenario, limit: Limit, fill: u64, seed: u64) -> Self {
-        let mut dice = Dice::new(seed, STARTS);
+        let mut random = SeededRandom::new(seed, STARTS);
         let every = limit.window().get();
-        let pod = |_| Pod {
-            age: dice.below(every),
-            buckets: Kept::new(),
+        let pod = |_| TokenPod {
+            age: random.below(every),
+            buckets: KeyMap::new(),
         };
         Self {
             every,
@@ -72,7 +72,7 @@ impl Tokens {
             .entry(key, |bucket| bucket.lacks(step, fill) > 0);
         let lacks = bucket.lacks(step, fill);
         let fits = cells <= self.max.saturating_sub(lacks);
-        *bucket = Bucket {
+        *bucket = TokenBucket {
             lacks: if fits { lacks + cells } else { lacks },
             step,
         };
@@ -80,7 +80,7 @@ impl Tokens {
     }
 }
 
-impl Policy for Tokens {
+impl Policy for TokenFleet {
     fn run_until(&mut self, _at: u64) {}
 
     fn check(&mut self, arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {

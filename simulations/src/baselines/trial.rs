@@ -1,4 +1,4 @@
-//! A baseline under a few checks: what the tests of all of them have in common.
+//! Runs a few checks against a baseline: common to the tests of all baselines.
 
 use std::path::Path;
 
@@ -11,20 +11,20 @@ use crate::workload::Arrival;
 
 const MS: u64 = 1_000_000;
 
-/// A fleet that is asked.
+/// A fleet under test.
 pub struct Trial(Box<dyn Policy>);
 
-/// The same check, so many times.
+/// One check, repeated so many times.
 #[derive(Clone, Copy)]
-pub struct Asked {
+pub struct TrialChecks {
     arrival: Arrival,
     times: u64,
 }
 
-/// One check of one cell of pod 0, so many milliseconds after the start. The start is the start of a second and of a
-/// window of any tests' limit up to 20 seconds.
-pub const fn at(ms: u64) -> Asked {
-    Asked {
+/// One check of one cell at pod 0, so many milliseconds after the start. The start is the start of a second, and of every
+/// window of up to 20 seconds that the tests use.
+pub const fn at(ms: u64) -> TrialChecks {
+    TrialChecks {
         arrival: Arrival {
             at: ms * MS,
             pod: 0,
@@ -37,7 +37,7 @@ pub const fn at(ms: u64) -> Asked {
     }
 }
 
-impl Asked {
+impl TrialChecks {
     pub const fn pod(mut self, pod: u64) -> Self {
         self.arrival.pod = pod;
         self
@@ -72,9 +72,9 @@ impl Trial {
         Self(fleet(baseline, &scenario, limit, 1))
     }
 
-    /// How many of the checks were admitted.
-    pub fn ask(&mut self, asked: Asked) -> u64 {
-        let arrival = asked.arrival;
+    /// The number of admitted checks.
+    pub fn ask(&mut self, checks: TrialChecks) -> u64 {
+        let arrival = checks.arrival;
         let check = Check {
             domain: "api",
             cost: Cells::new(arrival.cost),
@@ -82,7 +82,7 @@ impl Trial {
             descriptors: &[],
         };
         self.0.run_until(arrival.at);
-        let decisions = (0..asked.times).map(|_| self.0.check(&arrival, &check));
+        let decisions = (0..checks.times).map(|_| self.0.check(&arrival, &check));
         decisions.filter(|decision| *decision == Some(true)).count() as u64
     }
 

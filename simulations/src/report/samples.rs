@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::judge::{BINS, Bin, Tally};
 use crate::policy::Cost;
-use crate::run::{Outcome, Phase};
+use crate::run::{Phase, RunOutcome};
 use crate::scenario::Scenario;
 
 use super::table::PolicyRow;
@@ -24,7 +24,7 @@ pub fn scenario() -> Scenario {
 }
 
 /// An outcome with so many admitted cells in each bin. The exact limiter admits 100.
-pub fn outcome(seed: u64, admitted: u64) -> Outcome {
+pub fn outcome(seed: u64, admitted: u64) -> RunOutcome {
     let bin = Bin {
         asked: admitted.max(500),
         admitted,
@@ -53,7 +53,7 @@ pub fn outcome(seed: u64, admitted: u64) -> Outcome {
         tally,
         cost,
     };
-    Outcome {
+    RunOutcome {
         seed,
         phases: vec![phase; 2],
         bins: vec![bin; BINS],

@@ -2,9 +2,9 @@
 //!
 //! A figure is of the whole run, at the scenario's percentile of all seeds, unless a table says otherwise.
 
-use crate::run::{Outcome, Phase};
-use crate::scenario::{Figure, Scenario, Target};
-use crate::verdict::{Held, Verdict, summary};
+use crate::run::{Phase, RunOutcome};
+use crate::scenario::{Figure, FigureBound, Scenario};
+use crate::verdict::{FigureResult, ScenarioVerdict, summary};
 
 use super::markdown::{MarkdownTable, Side};
 
@@ -23,11 +23,11 @@ const NOTHING: &str = "–";
 #[derive(Clone, Debug)]
 pub struct PolicyRow {
     pub name: String,
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RunOutcome>,
 }
 
 /// The figures of every scenario, and below that the result of each expectation.
-pub fn verdicts(verdicts: &[Verdict<'_>]) -> String {
+pub fn verdicts(verdicts: &[ScenarioVerdict<'_>]) -> String {
     let mut table = MarkdownTable::new(&[
         ("scenario", Side::Left),
         ("pods", Side::Right),
@@ -62,7 +62,7 @@ pub fn verdicts(verdicts: &[Verdict<'_>]) -> String {
     text
 }
 
-fn expectations(verdicts: &[Verdict<'_>]) -> MarkdownTable {
+fn expectations(verdicts: &[ScenarioVerdict<'_>]) -> MarkdownTable {
     let mut table = MarkdownTable::new(&[
         ("scenario", Side::Left),
         ("figure", Side::Left),
@@ -76,35 +76,35 @@ fn expectations(verdicts: &[Verdict<'_>]) -> MarkdownTable {
     ]);
     for verdict in verdicts {
         let rows = verdict
-            .held
+            .results
             .iter()
-            .map(|held| expectation(verdict.scenario, held));
+            .map(|result| expectation(verdict.scenario, result));
         table.rows.extend(rows);
     }
     table
 }
 
-fn expectation(scenario: &Scenario, held: &Held) -> Vec<String> {
-    let (percent, target) = match held.target {
-        Target::AtMost(most) => (scenario.percentile, format!("≤ {most}")),
-        Target::AtLeast(least) => (100.0 - scenario.percentile, format!("≥ {least}")),
+fn expectation(scenario: &Scenario, result: &FigureResult) -> Vec<String> {
+    let (percent, target) = match result.target {
+        FigureBound::AtMost(most) => (scenario.percentile, format!("≤ {most}")),
+        FigureBound::AtLeast(least) => (100.0 - scenario.percentile, format!("≥ {least}")),
     };
-    let (from, to) = held.span;
+    let (from, to) = result.span;
     vec![
         scenario.name.clone(),
-        held.figure.name().to_owned(),
+        result.figure.name().to_owned(),
         format!("{from} – {to} s"),
         format!("p{percent}"),
-        shown(held.figure, held.value),
-        shown(held.figure, held.worst),
-        held.worst_seed.to_string(),
+        shown(result.figure, result.value),
+        shown(result.figure, result.worst),
+        result.worst_seed.to_string(),
         target,
-        judged(held.holds()),
+        judged(result.holds()),
     ]
 }
 
 /// A line for each failure: what is wrong, and the command that repeats it.
-pub fn failures(verdicts: &[Verdict<'_>]) -> String {
+pub fn failures(verdicts: &[ScenarioVerdict<'_>]) -> String {
     let mut text = String::new();
     for verdict in verdicts {
         let name = &verdict.scenario.name;
@@ -130,7 +130,7 @@ pub fn comparison(scenario: &Scenario, rows: &[PolicyRow]) -> String {
 }
 
 /// The figures for each value of `parameter`.
-pub fn sweep(scenario: &Scenario, parameter: &str, points: &[(f64, Vec<Outcome>)]) -> String {
+pub fn sweep(scenario: &Scenario, parameter: &str, points: &[(f64, Vec<RunOutcome>)]) -> String {
     let rows = points
         .iter()
         .map(|(value, outcomes)| (value.to_string(), outcomes.as_slice()));
@@ -140,7 +140,7 @@ pub fn sweep(scenario: &Scenario, parameter: &str, points: &[(f64, Vec<Outcome>)
 fn costs<'a>(
     scenario: &Scenario,
     first: (&str, Side),
-    rows: impl Iterator<Item = (String, &'a [Outcome])>,
+    rows: impl Iterator<Item = (String, &'a [RunOutcome])>,
 ) -> String {
     let mut table = MarkdownTable::new(&[
         first,
@@ -179,7 +179,7 @@ fn costs<'a>(
 }
 
 /// How many checks the fleet denied that the exact limiter allows, if that has a meaning.
-fn false_denials(scenario: &Scenario, outcomes: &[Outcome]) -> String {
+fn false_denials(scenario: &Scenario, outcomes: &[RunOutcome]) -> String {
     let phases = outcomes.iter().filter_map(|outcome| outcome.phases.first());
     let (mut asked, mut denied) = (0, 0);
     for Phase { tally, .. } in phases {
@@ -203,7 +203,7 @@ fn part(part: u64, whole: u64) -> f64 {
 }
 
 /// The mean of the whole runs of all seeds.
-fn mean(outcomes: &[Outcome], of: impl Fn(&Phase) -> f64) -> f64 {
+fn mean(outcomes: &[RunOutcome], of: impl Fn(&Phase) -> f64) -> f64 {
     let phases = outcomes.iter().filter_map(|outcome| outcome.phases.first());
     phases.map(of).sum::<f64>() / outcomes.len() as f64
 }
@@ -235,7 +235,7 @@ fn fixed(value: f64, decimals: usize) -> String {
 mod tests {
     use super::{comparison, failures, sweep, verdicts};
     use crate::report::samples::{outcome, row, scenario};
-    use crate::verdict::{Failure, Verdict};
+    use crate::verdict::{Failure, ScenarioVerdict};
 
     /// All lines of a table are as wide as its head.
     fn check_aligned(text: &str) {
@@ -250,8 +250,8 @@ mod tests {
     fn verdicts_tell_every_figure() {
         let scenario = scenario();
         let both = [
-            Verdict::new(&scenario, vec![outcome(1, 100), outcome(2, 104)]),
-            Verdict::new(&scenario, vec![outcome(1, 1_500)]),
+            ScenarioVerdict::new(&scenario, vec![outcome(1, 100), outcome(2, 104)]),
+            ScenarioVerdict::new(&scenario, vec![outcome(1, 1_500)]),
         ];
         let text = verdicts(&both);
         check_aligned(&text);
@@ -278,7 +278,7 @@ mod tests {
             let tally = &mut one.phases[0].tally;
             (tally.asked, tally.exact) = (1_000, exact);
             (tally.checks, tally.denied_wrongly) = (1_000, 3);
-            verdicts(&[Verdict::new(&scenario, vec![one])])
+            verdicts(&[ScenarioVerdict::new(&scenario, vec![one])])
         };
         assert!(calm(991).contains(" 0.300 "));
         assert!(!calm(990).contains(" 0.300 "));
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn a_failure_says_what_to_type() {
         let scenario = scenario();
-        let mut verdict = Verdict::new(&scenario, vec![outcome(7, 100)]);
+        let mut verdict = ScenarioVerdict::new(&scenario, vec![outcome(7, 100)]);
         let failure = |seed| Failure {
             seed,
             text: "t=0.1s bound: too many".to_owned(),

@@ -1,4 +1,4 @@
-//! A scenario: why it is run, the world, the load, what goes wrong, and what must hold all the same.
+//! A scenario: its purpose, the fleet, the load, the faults, and the expectations.
 //!
 //! One YAML file. Its `rules`, `sync`, `defaults`, `bounds` and `addresses` are those of `sidecar.yaml`, read by the
 //! same code and with the same faults; the rest is described in `simulations/README.md`.
@@ -14,11 +14,11 @@ use tidegate_core::engine::sync::Pace;
 use tidegate_core::pure::sync::Share;
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, Rules};
 
-pub use raw::RawRefunds as Refunds;
-pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as Whom};
+pub use raw::RawRefunds as RefundSettings;
+pub use raw::{Length, RawRedis, RawRestart as Restart, RawWhom as FaultTarget};
 pub use raw::{RawArrivals as Arrivals, RawNetwork, RawPick as Pick, RawPods as Pods};
 
-use crate::trace::Recorded;
+use crate::trace::TraceRecord;
 use raw::RawScenario;
 use read::{Reader, shape};
 
@@ -30,27 +30,27 @@ pub enum ScenarioError {
         "cannot read {path}: {source} (`tidegate-sim list` names the scenarios that there are)"
     )]
     Read {
-        /// Where it was looked for.
+        /// The path that was tried.
         path: String,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It is not what a scenario looks like.
+    /// It does not have the shape of a scenario.
     #[error("{path}:{line}:{column}: {text}")]
     Shape {
         /// The file.
         path: String,
-        /// Where.
+        /// The line.
         line: u64,
-        /// Where in the line.
+        /// The column.
         column: u64,
         /// What is wrong.
         text: String,
     },
-    /// The part that is `sidecar.yaml`'s is wrong.
+    /// A section of `sidecar.yaml` has faults.
     #[error("{0}")]
     Rules(tidegate_config::Faults),
-    /// A value makes no sense.
+    /// A value is wrong.
     #[error("{path}: {field}: {text}")]
     Value {
         /// The file.
@@ -69,7 +69,7 @@ pub struct Scenario {
     pub name: String,
     pub why: String,
     pub pods: usize,
-    /// Nanoseconds with load, and after it without.
+    /// Nanoseconds with load, and nanoseconds after it without load.
     pub lasts: u64,
     pub settles: u64,
     pub pace: Pace,
@@ -78,10 +78,10 @@ pub struct Scenario {
     pub network: RawNetwork,
     pub redis: RawRedis,
     pub load: Vec<Load>,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ScenarioFault>,
     pub random_faults: usize,
-    pub expect: Vec<Expect>,
-    /// Of the figures of all seeds, which one is held against the expectations.
+    pub expect: Vec<Expectation>,
+    /// The percentile of all seeds that is compared with the expectations.
     pub percentile: f64,
     pub seeds: u64,
     /// Whether it takes so long that only `make sim-long` runs it.
@@ -90,10 +90,10 @@ pub struct Scenario {
     pub bounded: bool,
 }
 
-/// Checks that arrive.
+/// A stream of checks.
 #[derive(Clone, Debug)]
 pub struct Load {
-    pub source: Source,
+    pub source: LoadSource,
     pub keys: u32,
     pub first_key: u32,
     pub pick: Pick,
@@ -101,8 +101,8 @@ pub struct Load {
     pub from: u64,
     pub to: u64,
     pub cost: u64,
-    pub refunds: Option<Refunds>,
-    /// The limit that its checks carry.
+    pub refunds: Option<RefundSettings>,
+    /// The caller-supplied limit of its checks.
     pub caller_limit: Option<Limit>,
     pub domain: String,
     /// Entries; `{n}` in a value is the key's number.
@@ -112,20 +112,21 @@ pub struct Load {
 }
 
 impl Load {
-    /// What `ask` says to a check of `cost` cells of the key of that number; of none it is a look.
+    /// Calls `ask` with a check of `cost` cells of this key; with cost 0 it is a peek.
     pub fn ask<R>(&self, key: u32, cost: u64, ask: impl FnOnce(&Check<'_>) -> R) -> R {
-        self.ask_or_refund(key, (cost, false), ask)
+        self.ask_or_refund(key, cost, false, ask)
     }
 
-    /// The same for cells that are given back.
+    /// Calls `ask` with a refund of `cost` cells of this key.
     pub fn refund<R>(&self, key: u32, cost: u64, ask: impl FnOnce(&Check<'_>) -> R) -> R {
-        self.ask_or_refund(key, (cost, true), ask)
+        self.ask_or_refund(key, cost, true, ask)
     }
 
     fn ask_or_refund<R>(
         &self,
         key: u32,
-        (cost, refund): (u64, bool),
+        cost: u64,
+        refund: bool,
         ask: impl FnOnce(&Check<'_>) -> R,
     ) -> R {
         let number = key.to_string();
@@ -152,55 +153,55 @@ impl Load {
     }
 }
 
-/// Where arrivals come from.
+/// The source of arrivals.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum LoadSource {
     Random { rate: f64, arrivals: Arrivals },
-    Trace(Arc<[Recorded]>),
+    Trace(Arc<[TraceRecord]>),
 }
 
-/// Something that happens, and until when.
+/// A fault, its start and its end.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct ScenarioFault {
     pub at: u64,
     pub to: u64,
-    pub what: What,
+    pub what: FaultKind,
 }
 
-/// What happens.
+/// The kinds of faults.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum FaultKind {
     /// Nothing passes between these pods and the store.
-    Cut(Whom),
+    Cut(FaultTarget),
     /// A part of the messages is lost, each way.
     Lose(f64),
     LoseAnswers(f64),
     LoseNews(f64),
-    /// The store takes so much longer.
+    /// The store takes so many nanoseconds longer.
     Slow(u64),
-    /// The store stands still and goes on afterwards with what has come meanwhile.
+    /// The store hangs, and afterwards serves the calls that came meanwhile.
     Hang,
     Restart(Restart),
-    /// The store is gone, and comes back without what it was told in the last so many nanoseconds.
+    /// The store goes down, and comes back without the writes of the last so many nanoseconds.
     Failover(u64),
     Join(usize),
     Leave(usize),
     Crash(usize),
     Pause(usize),
-    /// Every pod is replaced, one each so many nanoseconds.
+    /// Every pod is replaced, one after another at this interval in nanoseconds.
     Roll(u64),
     StoreClock(i64),
     Calendars(i64),
     Reload(Box<Rules>),
     Reset(u32),
-    /// Somebody who is no pod says this of a key, again and again.
-    Forge(Forged, u32),
+    /// An outsider publishes this news of a key, again and again.
+    Forge(Forgery, u32),
 }
 
-/// What a forger says of a key.
+/// The forged news of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forged {
-    /// That it is full, for as long as anybody believes.
+pub enum Forgery {
+    /// That it is full, for as long as news can say.
     Full,
     /// That every pod is to report it.
     Live,
@@ -208,18 +209,18 @@ pub enum Forged {
     Reset,
 }
 
-/// What must hold between two points in time.
+/// Bounds on figures between two points in time.
 #[derive(Clone, Debug)]
-pub struct Expect {
+pub struct Expectation {
     pub from: u64,
     pub to: u64,
     /// Only checks whose first entry has this key.
     pub of: Option<String>,
-    pub figures: Vec<(Figure, Target)>,
+    pub figures: Vec<(Figure, FigureBound)>,
 }
 
-impl Expect {
-    /// Whether a check that comes at `at` is one of those it is about.
+impl Expectation {
+    /// Whether it covers a check at `at`.
     pub fn is_about(&self, at: u64, check: &Check<'_>) -> bool {
         let first = check
             .descriptors
@@ -230,20 +231,20 @@ impl Expect {
             && of.is_none_or(|of| first.is_some_and(|e| e.key == of.as_bytes()))
     }
 
-    /// Whether it wants to know of each key.
+    /// Whether it needs figures of each key.
     pub fn is_by_key(&self) -> bool {
         let mut figures = self.figures.iter();
         figures.any(|(figure, _)| *figure == Figure::WorstKeyRatio)
     }
 }
 
-/// A figure that can be expected to be small, or large.
+/// A figure that an expectation can bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     OvershootPercent,
     OvershootCells,
     AdmittedRatio,
-    /// Admitted against exact, of the key that is furthest off.
+    /// Admitted against exact, of the key with the largest error.
     WorstKeyRatio,
     AdmittedRate,
     FalseDenialsPercent,
@@ -269,15 +270,15 @@ impl Figure {
     }
 }
 
-/// How a figure must be.
+/// The bound on a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
+pub enum FigureBound {
     AtMost(f64),
     AtLeast(f64),
 }
 
 impl Scenario {
-    /// The scenario in the file `path`, or of the name `path` among those that come with the project.
+    /// Loads the file `path`, or the shipped scenario named `path`.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -313,7 +314,7 @@ impl Scenario {
         paths.iter().map(|path| Self::load(path)).collect()
     }
 
-    /// The scenario that `text` is; faults call it by the name of `file`.
+    /// Parses `text`; faults name `file`.
     ///
     /// # Errors
     /// What is wrong with it, and where.
@@ -337,7 +338,7 @@ impl Scenario {
         self.lasts + self.settles
     }
 
-    /// The limit of its only rule; `None` if it has several, or one that the baselines do not know.
+    /// The limit of its only rule; `None` if it has several rules, or one that the baselines do not support.
     pub fn only_limit(&self) -> Option<tidegate_core::pure::Limit> {
         match self.rules.all() {
             [rule] if !rule.spec.algorithm.is_windowed() => rule.spec.limit,
@@ -346,12 +347,12 @@ impl Scenario {
     }
 }
 
-/// Where the scenarios of the project are: beside this code, wherever it is run from.
+/// The folder of the shipped scenarios: beside this code, whatever the working directory.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios")
 }
 
-/// The share that `accuracy` is, as the sidecar reads it.
+/// Converts `accuracy` into a share, as the sidecar does.
 pub fn accuracy(accuracy: f64) -> Share {
     Share::of((accuracy * 65_536.0).ceil() as u64, 65_536)
 }

@@ -1,16 +1,16 @@
-//! A scenario's own sections exactly as written. Its `rules`, `sync` and the like are `sidecar.yaml`'s, read by its code.
+//! The scenario's own sections as written. `tidegate-config` reads `rules`, `sync` and the like.
 
 use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-/// A length of time in nanoseconds, as written: `500us`, `250ms`, `1s`, `5m`. With a sign for clocks that step.
+/// A length of time in nanoseconds, written as `500us`, `250ms`, `1s`, `5m`. It may be negative, for clocks that step back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Length(pub i64);
 
 impl Length {
-    /// What `text` names: a number, with decimals or not, and one unit.
+    /// Parses a number, with or without decimals, and one unit.
     pub fn parse(text: &str) -> Option<Self> {
         let split = text.find(|letter: char| letter.is_ascii_alphabetic())?;
         let (number, unit) = text.split_at(split);
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for Length {
     }
 }
 
-/// The sections of a file that are not `sidecar.yaml`'s.
+/// The sections that `sidecar.yaml` does not have.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawScenario {
@@ -88,21 +88,21 @@ const fn percentile() -> f64 {
     95.0
 }
 
-/// The way between the pods and the store.
+/// The network between the pods and the store.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawNetwork {
-    /// There and back, without the store's own time.
+    /// The round-trip time, without the store's own time.
     pub rtt: Length,
-    /// What a way takes on top, on average and as a part of it; exponentially distributed.
+    /// The mean extra latency of one way, as a part of it; exponentially distributed.
     pub jitter: f64,
-    /// The part of messages that do not arrive, each way.
+    /// The part of messages that is lost, each way.
     pub lost: f64,
-    /// The same of what pods are told of each other.
+    /// The part of news that is lost.
     pub news_lost: f64,
-    /// How long a pod waits for an answer.
+    /// The timeout of a call.
     pub timeout: Length,
-    /// From a check that wants a round until the rounds take their turn.
+    /// The delay from a check that wakes the sync to the turn of the sync.
     pub wakes: Length,
 }
 
@@ -119,13 +119,13 @@ impl Default for RawNetwork {
     }
 }
 
-/// How long the store takes: it does one thing at a time.
+/// The time that the store takes. It serves one call at a time.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RawRedis {
     pub call: Length,
     pub key: Length,
-    /// For each pod that a piece of news is sent to.
+    /// For each pod that news is sent to.
     pub message: Length,
 }
 
@@ -139,7 +139,7 @@ impl Default for RawRedis {
     }
 }
 
-/// Checks that arrive.
+/// A stream of checks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawLoad {
@@ -162,20 +162,20 @@ pub struct RawLoad {
     #[serde(default = "one_cell")]
     pub cost: u64,
     pub refunds: Option<RawRefunds>,
-    /// Whether its checks carry the limit, which is that of the first rule.
+    /// Whether its checks supply their limit, which is then that of the first rule.
     #[serde(default)]
     pub caller_limit: bool,
     pub domain: Option<String>,
     pub descriptor: Option<Vec<String>>,
 }
 
-/// Cells that clients give back.
+/// Refunds by clients.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawRefunds {
-    /// Of which part of the checks that passed.
+    /// The part of the allowed checks that is refunded.
     pub part: f64,
-    /// How long after the check, on average: exponentially distributed. Right after it without this.
+    /// The mean delay after the check, exponentially distributed; 0 without this field.
     #[serde(default)]
     pub after: Length,
 }
@@ -188,20 +188,20 @@ const fn one_cell() -> u64 {
     1
 }
 
-/// Which key a check is of.
+/// How a check gets its key.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RawPick {
     #[default]
     Uniform,
     Zipf,
-    /// One that was never seen before.
+    /// A new key each time.
     Fresh,
     /// One after the other, each for so long.
     Rotate(Length),
 }
 
-/// Which pod a check is asked of.
+/// How a check gets its pod.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RawPods {
@@ -214,7 +214,7 @@ pub enum RawPods {
     Sticky(Length),
 }
 
-/// A part of the checks is asked of a few pods.
+/// A part of the checks goes to a few pods.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawSkew {
@@ -232,7 +232,8 @@ pub enum RawArrivals {
     Bursts(RawBursts),
 }
 
-/// Poisson for a while, then nothing for a while; both exponentially distributed around these. The mean rate stays.
+/// Poisson arrivals for a while, then a pause. Both lengths are exponentially distributed around these means. The mean
+/// rate stays the same.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawBursts {
@@ -240,7 +241,7 @@ pub struct RawBursts {
     pub off: Length,
 }
 
-/// Something that happens. Exactly one of the optional ones beside `for` and `over` is given.
+/// A fault. Exactly one of the optional fields besides `for` and `over` must be given.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawFault {
@@ -275,11 +276,11 @@ pub struct RawFault {
 #[serde(rename_all = "snake_case")]
 pub enum RawWhom {
     All,
-    /// So many, drawn by lot.
+    /// So many pods, at random.
     Some(usize),
 }
 
-/// What a store that was restarted still has.
+/// What the store still has after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RawRestart {
@@ -287,7 +288,7 @@ pub enum RawRestart {
     Kept,
 }
 
-/// What must hold between `from` and `to`.
+/// Bounds on figures between `from` and `to`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawExpect {

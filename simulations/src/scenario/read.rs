@@ -1,4 +1,4 @@
-//! From a scenario as written to one that can be run.
+//! Checks a parsed scenario and builds one that can be run.
 
 use std::path::Path;
 
@@ -9,27 +9,28 @@ use tidegate_core::pure::{Rules, Span};
 
 use super::raw::{RawExpect, RawFault, RawLoad, RawScenario};
 use super::{
-    Expect, Fault, Figure, Forged, Load, Scenario, ScenarioError, Source, Target, What, accuracy,
+    Expectation, FaultKind, Figure, FigureBound, Forgery, Load, LoadSource, Scenario,
+    ScenarioError, ScenarioFault, accuracy,
 };
 use crate::trace;
 
-/// Pods of one world, at most.
+/// The most pods of one scenario.
 const PODS_MAX: usize = 5_000;
-/// The keys a pod holds, unless `bounds` says otherwise: memory is for a thousand of them.
+/// The most keys of a pod, unless `bounds` says otherwise: a thousand pods must fit in memory.
 const KEYS_MAX: usize = 4_096;
-/// What `bounds` says where it says nothing.
-const KEYS_UNSAID: usize = 1_000_000;
+/// The default of `bounds.keys_max`.
+const KEYS_MAX_DEFAULT: usize = 1_000_000;
 /// Seeds, unless the scenario says otherwise.
 const SEEDS: u64 = 100;
 const SECOND: u64 = 1_000_000_000;
 
-/// What the parser found wrong, as an error with its place.
+/// Turns an error of the parser into an error with its position.
 pub(super) fn shape(path: &str, error: &YamlError) -> ScenarioError {
     let location = error.location();
     let line = location.map_or(1, |location| location.line());
     let column = location.map_or(1, |location| location.column());
     let text = error.without_snippet().to_string();
-    // The place is said before it already.
+    // The error has the position already.
     let text = text
         .rsplit_once(" at line ")
         .map_or(text.as_str(), |(text, _)| text)
@@ -42,7 +43,7 @@ pub(super) fn shape(path: &str, error: &YamlError) -> ScenarioError {
     }
 }
 
-/// Reads one file.
+/// Checks one file.
 pub(super) struct Reader<'a> {
     pub(super) path: String,
     pub(super) file: &'a Path,
@@ -84,7 +85,7 @@ impl Reader<'_> {
         for rule in config.rules.all() {
             let waits = rule.spec.consistency == Consistency::Strict;
             let text =
-                "a strict rule waits for the store, which is not simulated: say hybrid or local";
+                "a strict rule waits for the store, which is not simulated: use hybrid or local";
             self.ensure(!waits, "rules", text)?;
         }
         let settles = raw.settles.nanos();
@@ -96,12 +97,12 @@ impl Reader<'_> {
             load[nth].subject = load.iter().position(same).unwrap_or(nth);
         }
         let faults = raw.faults.iter().map(|fault| self.fault(fault, lasts));
-        let faults: Vec<Fault> = faults.collect::<Result<_, _>>()?;
+        let faults: Vec<ScenarioFault> = faults.collect::<Result<_, _>>()?;
         let calm = faults.is_empty() && raw.random_faults == 0;
         let name = self.file.file_stem().unwrap_or_default();
         let keys_max = match config.bounds.keys_max {
-            KEYS_UNSAID => KEYS_MAX,
-            said => said,
+            KEYS_MAX_DEFAULT => KEYS_MAX,
+            given => given,
         };
         let interval = u64::try_from(config.sync.interval.as_nanos()).unwrap_or(u64::MAX);
         Ok(Scenario {
@@ -161,21 +162,21 @@ impl Reader<'_> {
         })
     }
 
-    fn source(&self, raw: &RawLoad) -> Result<Source, ScenarioError> {
+    fn source(&self, raw: &RawLoad) -> Result<LoadSource, ScenarioError> {
         match (raw.checks_per_second, &raw.trace) {
             (Some(rate), None) => {
                 let (sound, field) = (rate > 0.0 && rate <= 10e6, "load.checks_per_second");
                 self.ensure(sound, field, "must be above 0, and at most 10000000")?;
-                Ok(Source::Random {
+                Ok(LoadSource::Random {
                     rate,
                     arrivals: raw.arrivals,
                 })
             }
             (None, Some(trace)) => {
                 let folder = self.file.parent().unwrap_or(Path::new("."));
-                let recorded = trace::read(&folder.join(trace));
-                let recorded = recorded.map_err(|text| self.wrong("load.trace", &text))?;
-                Ok(Source::Trace(recorded.into()))
+                let records = trace::read(&folder.join(trace));
+                let records = records.map_err(|text| self.wrong("load.trace", &text))?;
+                Ok(LoadSource::Trace(records.into()))
             }
             (None, None) | (Some(_), Some(_)) => {
                 Err(self.wrong("load", "give checks_per_second or a trace, one of them"))
@@ -183,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Domain and entries that checks of a load have: those it says, or those of the first rule.
+    /// The domain and entries of a load's checks: its own, or those of the first rule.
     fn descriptor(&self, raw: &RawLoad) -> Result<(String, Vec<(String, String)>), ScenarioError> {
         let Some(first) = self.rules.all().first() else {
             return Err(self.wrong("rules", "there is no rule to ask for"));
@@ -209,39 +210,43 @@ impl Reader<'_> {
         Ok((domain, entries))
     }
 
-    fn fault(&self, raw: &RawFault, lasts: u64) -> Result<Fault, ScenarioError> {
+    fn fault(&self, raw: &RawFault, lasts: u64) -> Result<ScenarioFault, ScenarioError> {
         let over = raw.over.map_or(0, |length| length.nanos());
         let part = |part: f64| part.clamp(0.0, 1.0);
         let reload = match &raw.reload {
-            Some(limit) => Some(What::Reload(Box::new(self.reloaded(limit)?))),
+            Some(limit) => Some(FaultKind::Reload(Box::new(self.reloaded(limit)?))),
             None => None,
         };
-        let given: Vec<What> = [
-            raw.cut.map(What::Cut),
-            raw.lose.map(|lost| What::Lose(part(lost))),
-            raw.lose_answers.map(|lost| What::LoseAnswers(part(lost))),
-            raw.lose_news.map(|lost| What::LoseNews(part(lost))),
-            raw.slow.map(|by| What::Slow(by.nanos())),
-            raw.hang.map(|_| What::Hang),
-            raw.restart.map(What::Restart),
-            raw.failover.map(|lost| What::Failover(lost.nanos())),
-            raw.join.map(What::Join),
-            raw.leave.map(What::Leave),
-            raw.crash.map(What::Crash),
-            raw.pause.map(What::Pause),
-            raw.roll.map(|each| What::Roll(each.nanos())),
-            raw.store_clock.map(|by| What::StoreClock(by.0)),
-            raw.calendars.map(|by| What::Calendars(by.0)),
+        let given: Vec<FaultKind> = [
+            raw.cut.map(FaultKind::Cut),
+            raw.lose.map(|lost| FaultKind::Lose(part(lost))),
+            raw.lose_answers
+                .map(|lost| FaultKind::LoseAnswers(part(lost))),
+            raw.lose_news.map(|lost| FaultKind::LoseNews(part(lost))),
+            raw.slow.map(|by| FaultKind::Slow(by.nanos())),
+            raw.hang.map(|_| FaultKind::Hang),
+            raw.restart.map(FaultKind::Restart),
+            raw.failover.map(|lost| FaultKind::Failover(lost.nanos())),
+            raw.join.map(FaultKind::Join),
+            raw.leave.map(FaultKind::Leave),
+            raw.crash.map(FaultKind::Crash),
+            raw.pause.map(FaultKind::Pause),
+            raw.roll.map(|each| FaultKind::Roll(each.nanos())),
+            raw.store_clock.map(|by| FaultKind::StoreClock(by.0)),
+            raw.calendars.map(|by| FaultKind::Calendars(by.0)),
             reload,
-            raw.reset.map(What::Reset),
-            raw.forge_full.map(|key| What::Forge(Forged::Full, key)),
-            raw.forge_live.map(|key| What::Forge(Forged::Live, key)),
-            raw.forge_reset.map(|key| What::Forge(Forged::Reset, key)),
+            raw.reset.map(FaultKind::Reset),
+            raw.forge_full
+                .map(|key| FaultKind::Forge(Forgery::Full, key)),
+            raw.forge_live
+                .map(|key| FaultKind::Forge(Forgery::Live, key)),
+            raw.forge_reset
+                .map(|key| FaultKind::Forge(Forgery::Reset, key)),
         ]
         .into_iter()
         .flatten()
         .collect();
-        let Ok([what]) = <[What; 1]>::try_from(given) else {
+        let Ok([what]) = <[FaultKind; 1]>::try_from(given) else {
             return Err(self.wrong(
                 "faults",
                 "each says one thing that happens, beside at, for and over",
@@ -250,7 +255,7 @@ impl Reader<'_> {
         let at = raw.at.nanos();
         self.ensure(at <= lasts, "faults.at", "is after the end")?;
         let to = raw.lasts.map_or(at + over, |length| at + length.nanos());
-        Ok(Fault { at, to, what })
+        Ok(ScenarioFault { at, to, what })
     }
 
     /// The same rules with another limit in the first one.
@@ -272,8 +277,8 @@ impl Reader<'_> {
     }
 }
 
-fn expected(raw: &RawExpect, ends: u64) -> Expect {
-    use Target::{AtLeast, AtMost};
+fn expected(raw: &RawExpect, ends: u64) -> Expectation {
+    use FigureBound::{AtLeast, AtMost};
     let figures = [
         (
             Figure::OvershootPercent,
@@ -300,7 +305,7 @@ fn expected(raw: &RawExpect, ends: u64) -> Expect {
         (Figure::LostCells, raw.lost_cells_max.map(AtMost)),
     ];
     let figures = figures.into_iter();
-    Expect {
+    Expectation {
         from: raw.from.map_or(0, |length| length.nanos()),
         to: raw.to.map_or(ends, |length| length.nanos()),
         of: raw.of.clone(),

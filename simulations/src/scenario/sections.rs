@@ -1,9 +1,9 @@
-//! One file, two readers: which of its top sections are `sidecar.yaml`'s.
+//! Splits a scenario file into its own sections and those of `sidecar.yaml`.
 //!
-//! Each reader gets the whole file with the other's sections turned into comments, so that every fault still names
-//! its line and column.
+//! Each of the two readers gets the whole file with the other's sections turned into comments, so that every fault still
+//! has the right line and column.
 
-/// The sections that a scenario has in common with `sidecar.yaml`.
+/// The sections of `sidecar.yaml` that a scenario may have.
 const SIDECARS: [&str; 5] = ["rules", "sync", "defaults", "bounds", "addresses"];
 
 /// The scenario's own sections, and `sidecar.yaml`'s.

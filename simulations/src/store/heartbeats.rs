@@ -1,22 +1,22 @@
-//! Signs of life and resets: what `heartbeat.lua` and `reset.lua` do.
+//! Heartbeats and resets: what `heartbeat.lua` and `reset.lua` do.
 
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{Heartbeat, HeartbeatReply, StoreKey};
 
-/// Resets that are remembered.
+/// The most resets that are remembered.
 const RESETS_MAX: usize = 1_024;
 
-/// Who is alive, and what was reset.
+/// The live pods, and the keys that were reset.
 #[derive(Clone, Debug, Default)]
-pub struct Beats {
-    /// Milliseconds of the last sign of life.
+pub struct LivePods {
+    /// The time of each pod's last heartbeat, in milliseconds.
     pods: BTreeMap<u128, u64>,
     resets: Vec<(u64, StoreKey)>,
     count: u64,
 }
 
-impl Beats {
+impl LivePods {
     pub fn heartbeat(
         &mut self,
         incarnation: u128,
@@ -28,7 +28,7 @@ impl Beats {
             true => self.pods.remove(&incarnation),
             false => self.pods.insert(incarnation, now),
         };
-        // Those gone, and those of a clock that was set back since.
+        // Removes expired pods, and times that are in the future because the clock was set back.
         self.pods
             .retain(|_, at| *at + expiry >= now && *at <= now + expiry);
         let known = match heartbeat.resets_seen > self.count {

@@ -1,7 +1,7 @@
-//! The store: what the scripts do, at what cost in time, and what is left after a restart or a failover.
+//! The simulated store: the scripts, the time they take, and the data that survives a restart or a failover.
 //!
-//! `model.rs` is `apply.lua` and what `take.lua` does with refunds once more; `tests/store/histories.rs` shows that both
-//! answer alike. `heartbeats.rs` is `heartbeat.lua` and `reset.lua`.
+//! `model` does what `apply.lua` does, and `take.lua` with refunds; `tests/store/histories.rs` shows that both answer
+//! alike. `heartbeats.rs` does what `heartbeat.lua` and `reset.lua` do.
 
 mod heartbeats;
 pub mod model;
@@ -15,23 +15,23 @@ use tidegate_core::pure::sync::{
 };
 
 use crate::scenario::{RawRedis, Restart};
-use heartbeats::Beats;
-use model::{KeptRecord, Model};
+use heartbeats::LivePods;
+use model::{StoreModel, StoredRecord};
 
-/// A part of the algorithm that is left out, to see what it is for.
+/// A part of the algorithm that a run leaves out, to show its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Without {
-    /// The script books a batch whatever number it has.
+pub(crate) enum Ablation {
+    /// The script books a batch whatever its number.
     SequenceCheck,
-    /// What was collected while the store was gone is billed as if it were new.
+    /// Cells that were collected while the store was unreachable are billed as if they were new.
     NetBilling,
-    /// Pods tell each other nothing.
+    /// The store publishes no news.
     News,
-    /// What was admitted too much is forgotten.
+    /// Overshoot is forgotten.
     Debt,
 }
 
-impl Without {
+impl Ablation {
     pub const ALL: [Self; 4] = [
         Self::SequenceCheck,
         Self::NetBilling,
@@ -49,38 +49,38 @@ impl Without {
     }
 }
 
-/// Something that was applied, as long as a failover might lose it.
+/// A write that a failover might still lose.
 #[derive(Debug)]
-struct Written {
+struct UnreplicatedWrite {
     at: u64,
-    what: Write,
+    what: StoreWrite,
     now_us: u64,
 }
 
-/// What was applied.
+/// A write to the store.
 #[derive(Debug)]
-enum Write {
+enum StoreWrite {
     Call(u128, Call),
     Refund(Refund),
 }
 
 /// The store of a simulated fleet.
 #[derive(Debug)]
-pub(crate) struct Store {
-    primary: Model,
-    heartbeats: Beats,
-    /// What a failover would find, and what it has not heard of yet; only kept where there are failovers.
-    replica: Option<(Model, VecDeque<Written>)>,
+pub(crate) struct SimulatedStore {
+    primary: StoreModel,
+    heartbeats: LivePods,
+    /// The replica, and the writes that have not reached it; only in scenarios with failovers.
+    replica: Option<(StoreModel, VecDeque<UnreplicatedWrite>)>,
     cost: RawRedis,
-    without: Option<Without>,
+    without: Option<Ablation>,
     busy_until: u64,
 }
 
-impl Store {
-    pub fn new(cost: RawRedis, without: Option<Without>, fails_over: bool) -> Self {
+impl SimulatedStore {
+    pub fn new(cost: RawRedis, without: Option<Ablation>, fails_over: bool) -> Self {
         Self {
-            primary: Model::default(),
-            heartbeats: Beats::default(),
+            primary: StoreModel::default(),
+            heartbeats: LivePods::default(),
             replica: fails_over.then(Default::default),
             cost,
             without,
@@ -88,14 +88,14 @@ impl Store {
         }
     }
 
-    /// When a call of so many keys that comes at `now` is done, if the store is not ready before `ready`.
+    /// The time at which the store finishes a call of so many keys that comes at `now`, if it is not ready before `ready`.
     pub fn served(&mut self, keys: usize, now: u64, ready: u64) -> u64 {
         let takes = self.cost.call.nanos() + self.cost.key.nanos() * keys as u64;
         self.busy_until = self.busy_until.max(now).max(ready) + takes;
         self.busy_until
     }
 
-    /// Books a call at `now`, which the store's clock shows as `now_us`. Answers it, and what there is to tell.
+    /// Applies a call at `now`, which is `now_us` on the store's clock. Returns the reply and the news to publish.
     pub fn apply(
         &mut self,
         incarnation: u128,
@@ -104,56 +104,56 @@ impl Store {
         now_us: u64,
     ) -> (Reply, Vec<News>) {
         match self.without {
-            Some(Without::SequenceCheck) => {
+            Some(Ablation::SequenceCheck) => {
                 let record = self.record(incarnation, &call);
                 if call.sequence != call.previous {
                     call.previous = record;
                 }
             }
-            Some(Without::NetBilling) => call.deltas.iter_mut().for_each(bill_in_full),
-            Some(Without::Debt) => call.deltas.iter_mut().for_each(forget_debt),
-            Some(Without::News) | None => {}
+            Some(Ablation::NetBilling) => call.deltas.iter_mut().for_each(bill_in_full),
+            Some(Ablation::Debt) => call.deltas.iter_mut().for_each(forget_debt),
+            Some(Ablation::News) | None => {}
         }
         let reply = self.primary.apply(incarnation, &call, now_us);
         let news = std::mem::take(&mut self.primary.news);
         if reply.applied
             && let Some((_, written)) = &mut self.replica
         {
-            written.push_back(Written {
+            written.push_back(UnreplicatedWrite {
                 at: now,
-                what: Write::Call(incarnation, call),
+                what: StoreWrite::Call(incarnation, call),
                 now_us,
             });
         }
         match self.without {
-            Some(Without::News) => (reply, Vec::new()),
-            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
+            Some(Ablation::News) => (reply, Vec::new()),
+            Some(Ablation::SequenceCheck | Ablation::NetBilling | Ablation::Debt) | None => {
                 (reply, news)
             }
         }
     }
 
-    /// Gives cells back at `now`, and says how their key stands since, and what there is to tell.
+    /// Refunds cells at `now`. Returns the new state of their key and the news to publish.
     pub fn give_back(&mut self, refund: Refund, now: u64, now_us: u64) -> (StoreState, Vec<News>) {
         let store_state = self.primary.give_back(&refund, now_us);
         let news = std::mem::take(&mut self.primary.news);
         if let Some((_, written)) = &mut self.replica {
-            written.push_back(Written {
+            written.push_back(UnreplicatedWrite {
                 at: now,
-                what: Write::Refund(refund),
+                what: StoreWrite::Refund(refund),
                 now_us,
             });
         }
         match self.without {
-            Some(Without::News) => (store_state, Vec::new()),
-            Some(Without::SequenceCheck | Without::NetBilling | Without::Debt) | None => {
+            Some(Ablation::News) => (store_state, Vec::new()),
+            Some(Ablation::SequenceCheck | Ablation::NetBilling | Ablation::Debt) | None => {
                 (store_state, news)
             }
         }
     }
 
-    /// What telling so many pods takes the store.
-    pub fn note_pods(&mut self, pods: usize, now: u64) {
+    /// Adds the time that the store takes to send news to so many pods.
+    pub fn add_deliveries(&mut self, pods: usize, now: u64) {
         self.busy_until = self.busy_until.max(now) + self.cost.message.nanos() * pods as u64;
     }
 
@@ -166,18 +166,18 @@ impl Store {
         self.heartbeats.heartbeat(incarnation, heartbeat, now_us)
     }
 
-    /// Somebody resets `key`.
+    /// Resets `key`.
     pub fn reset(&mut self, key: StoreKey) -> News {
         self.primary.keys.remove(&key);
         if let Some((replica, written)) = &mut self.replica {
             // A failover that forgets a reset is not simulated.
             replica.keys.remove(&key);
             written.retain_mut(|one| match &mut one.what {
-                Write::Call(_, call) => {
+                StoreWrite::Call(_, call) => {
                     call.deltas.retain(|delta| delta.key != key);
                     true
                 }
-                Write::Refund(refund) => refund.key != key,
+                StoreWrite::Refund(refund) => refund.key != key,
             });
         }
         self.heartbeats.reset(key);
@@ -187,29 +187,29 @@ impl Store {
         }
     }
 
-    /// It was restarted.
+    /// Restarts the store.
     pub fn restart(&mut self, restart: Restart) {
         self.busy_until = 0;
         if restart == Restart::Empty {
-            self.primary = Model::default();
-            self.heartbeats = Beats::default();
+            self.primary = StoreModel::default();
+            self.heartbeats = LivePods::default();
             self.replica = self.replica.take().map(|_| Default::default());
         }
     }
 
-    /// Another server takes over, which has not heard of what was written after `heard_until`.
-    pub fn fail_over(&mut self, heard_until: u64) {
+    /// The replica takes over. It does not have the writes after `replicated_until`.
+    pub fn fail_over(&mut self, replicated_until: u64) {
         self.busy_until = 0;
         let Some((replica, written)) = &mut self.replica else {
             return;
         };
         for one in written.drain(..) {
-            if one.at <= heard_until {
+            if one.at <= replicated_until {
                 match one.what {
-                    Write::Call(incarnation, call) => {
+                    StoreWrite::Call(incarnation, call) => {
                         replica.apply(incarnation, &call, one.now_us);
                     }
-                    Write::Refund(refund) => {
+                    StoreWrite::Refund(refund) => {
                         replica.give_back(&refund, one.now_us);
                     }
                 }
@@ -219,24 +219,24 @@ impl Store {
         self.primary = replica.clone();
     }
 
-    /// The cells it has booked for a pod, in all lanes.
+    /// The cells that it has booked for a pod, in all lanes.
     pub fn gross(&self, incarnation: u128) -> Cells {
         let of_pod = self
             .primary
             .records
             .iter()
             .filter(|((_, pod), _)| *pod == incarnation);
-        let gross = of_pod.map(|(_, kept)| match kept {
-            KeptRecord::Record(record) => Cells::new(record.gross),
-            KeptRecord::Poison => Cells::ZERO,
+        let gross = of_pod.map(|(_, stored)| match stored {
+            StoredRecord::Record(record) => Cells::new(record.gross),
+            StoredRecord::Poison => Cells::ZERO,
         });
         gross.fold(Cells::ZERO, Cells::plus)
     }
 
     fn record(&self, incarnation: u128, call: &Call) -> u64 {
         match self.primary.records.get(&(call.lane, incarnation)) {
-            Some(KeptRecord::Record(record)) => record.sequence,
-            Some(KeptRecord::Poison) | None => 0,
+            Some(StoredRecord::Record(record)) => record.sequence,
+            Some(StoredRecord::Poison) | None => 0,
         }
     }
 }

@@ -1,17 +1,17 @@
-//! What must hold at every step, whatever happens: no cell is lost or doubled, nothing grows without bound, and once
-//! everything is healed the store has all of it.
+//! The invariants of every step: no cell is lost or counted twice, nothing grows without bound, and once all faults have
+//! ended, the store has every cell.
 
 use super::World;
 
-/// Violations that are told of one run.
+/// The most violations that one run reports.
 const VIOLATIONS_MAX: usize = 5;
-/// Keys that are looked through after every answer; of more, after fewer.
+/// The most keys for which the books are checked after every answer; with more keys, the checks are rarer.
 const KEYS_PER_LOOK: u64 = 32;
-/// What may be under way for one pod: a call for each lane, its sign of life, and refunds of as many keys as are asked for.
+/// The most requests in flight of one pod: a call for each lane and its heartbeat. Refunds of each key come on top.
 const UNDER_WAY_MAX: usize = 65;
 
 impl World<'_> {
-    /// Every cell that pods admitted is somewhere, and once nothing is wrong any more the store has all of it.
+    /// Checks at the end that every admitted cell is accounted for and that the store has all of them.
     pub(super) fn check_settled(&mut self) {
         for number in 0..self.pods.len() {
             self.check_books(number);
@@ -21,7 +21,7 @@ impl World<'_> {
             let books = pod.rounds.figures_now(&pod.engine).books;
             let booked = self.store.gross(pod.incarnation);
             if books.in_flight.get() > 0 || !pod.rounds.is_settled() {
-                let text = format!("pod {number} still has {:?} to tell", books.in_flight);
+                let text = format!("pod {number} has not reported {:?}", books.in_flight);
                 self.violate("convergence", &text);
             } else if booked != books.settled {
                 let text = format!(
@@ -33,7 +33,7 @@ impl World<'_> {
         }
     }
 
-    /// After every answer where few keys are held; where there are many, looking through them takes longer than the run.
+    /// Checks the books after every answer where the pod holds few keys. With many keys that would take longer than the run.
     pub(super) fn check_books_now_and_then(&mut self, number: usize) {
         if let Some(pod) = &mut self.pods[number] {
             pod.answers += 1;
@@ -46,7 +46,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether every cell that a pod admitted is in exactly one place, and nothing of it grows without bound.
+    /// Checks that every admitted cell is in exactly one place, and that nothing grows without bound.
     pub(super) fn check_books(&mut self, number: usize) {
         let Some(pod) = &self.pods[number] else {
             return;
@@ -64,7 +64,7 @@ impl World<'_> {
         let refunded: usize = keys.map(|load| load.keys as usize).sum();
         if under_way > UNDER_WAY_MAX + refunded || key_sync > self.scenario.keys_max.max(1_000) {
             let text =
-                format!("pod {number} has {under_way} calls under way and {key_sync} keys in mind");
+                format!("pod {number} has {under_way} calls in flight and tracks {key_sync} keys");
             self.violate("growth", &text);
         }
     }

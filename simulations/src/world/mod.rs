@@ -1,38 +1,36 @@
-//! A fleet in one thread: pods, the way to the store, the store, and what goes wrong. Everything that happens has its
-//! place in one heap, so the same seed always gives the same run.
+//! A fleet in one thread: pods, the network, the store, and the faults. All events are in one heap, so the same seed
+//! always gives the same run.
 //!
-//! The pods' engines and rounds are the sidecar's own. What stands in for `sync/driver.rs` is here: it carries calls and
-//! answers, gives up after a time, and wakes the rounds when they asked for it.
+//! The pods run the sidecar's own engine and sync. This folder replaces `sync/driver.rs`: it carries calls and answers,
+//! times out, and wakes the sync when it asked for it.
 
-mod agenda;
 mod books;
+mod events;
 mod faults;
+mod heartbeats;
 mod network;
+mod news;
 mod pod;
 mod refunds;
 
-use std::rc::Rc;
-
 use tidegate_core::engine::sync::Trip;
-use tidegate_core::pure::sync::{Call, Heartbeat, HeartbeatReply, Lane, News, Reply};
+use tidegate_core::pure::sync::{Call, Lane, Reply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
-use crate::dice::Dice;
 use crate::policy::{Cost, Policy};
-use crate::scenario::{Fault, Scenario, What};
-use crate::store::{Store, Without};
+use crate::random::SeededRandom;
+use crate::scenario::{FaultKind, Scenario, ScenarioFault};
+use crate::store::{Ablation, SimulatedStore};
 use crate::workload::Arrival;
-use agenda::{Agenda, Event, Planned};
-use network::{Network, Weather};
+use events::{Event, EventQueue, PlannedEvent};
+use network::{Network, NetworkFaults};
 pub use pod::EPOCH;
-use pod::Pod;
+use pod::SimulatedPod;
 
 const SECOND: u64 = 1_000_000_000;
-/// News reaches pods in as many groups, each at its own time.
-const NEWS_GROUPS: usize = 8;
-/// How long a pod that leaves may take.
+/// The longest that a leaving pod may take.
 const DRAIN: u64 = 10 * SECOND;
-/// Pods that one second of signs of life is enough for; see `engine/rounds/fleet.rs`.
+/// The most pods for which the heartbeat interval is one second; see `engine/sync/fleet.rs`.
 const PODS_PER_SECOND: u64 = 200;
 
 /// The fleet.
@@ -40,62 +38,62 @@ const PODS_PER_SECOND: u64 = 200;
 pub struct World<'a> {
     scenario: &'a Scenario,
     rules: Rules,
-    /// By number; those that stopped stay empty.
-    pods: Vec<Option<Pod>>,
-    /// Those that checks are asked of.
+    /// By number; a stopped pod leaves `None`.
+    pods: Vec<Option<SimulatedPod>>,
+    /// The pods that get checks.
     alive: Vec<usize>,
-    store: Store,
+    store: SimulatedStore,
     network: Network,
-    dice: Dice,
-    faults: Vec<Fault>,
-    /// By how much the store's clock and the pods' calendars are off.
+    random: SeededRandom,
+    faults: Vec<ScenarioFault>,
+    /// The error of the store's clock, and of the pods' calendars.
     store_clock: i64,
     calendar: i64,
-    /// Nanoseconds before the start in which the pods get to know each other.
+    /// Nanoseconds before the start, in which the pods learn of each other.
     before: u64,
     now: u64,
-    agenda: Agenda,
+    events: EventQueue,
     cost: Cost,
     lost: u64,
     violations: Vec<String>,
-    /// The pod that was asked last.
-    asked: usize,
+    /// The pod of the last check.
+    last_pod: usize,
 }
 
 impl<'a> World<'a> {
-    /// The fleet of `scenario`, all of whose pods know of each other.
-    pub fn new(scenario: &'a Scenario, seed: u64, without: Option<Without>) -> Self {
-        let mut dice = Dice::new(seed, 1);
-        let faults = faults::drawn(scenario, &mut dice);
+    /// The fleet of `scenario`. All pods know of each other.
+    pub fn new(scenario: &'a Scenario, seed: u64, ablation: Option<Ablation>) -> Self {
+        let mut random = SeededRandom::new(seed, 1);
+        let faults = faults::drawn(scenario, &mut random);
         let fails_over = faults
             .iter()
-            .any(|fault| matches!(fault.what, What::Failover(_)));
+            .any(|fault| matches!(fault.what, FaultKind::Failover(_)));
         let heartbeats = (scenario.pods as u64).div_ceil(PODS_PER_SECOND);
         let mut world = Self {
             scenario,
             rules: scenario.rules.clone(),
             pods: Vec::new(),
             alive: Vec::new(),
-            store: Store::new(scenario.redis, without, fails_over),
+            store: SimulatedStore::new(scenario.redis, ablation, fails_over),
             network: Network {
                 settings: scenario.network,
-                weather: Weather::default(),
-                dice: Dice::new(seed, 2),
+                faults: NetworkFaults::default(),
+                random: SeededRandom::new(seed, 2),
             },
-            dice,
+            random,
             faults,
             store_clock: 0,
             calendar: 0,
             before: 4 * heartbeats * SECOND,
             now: 0,
-            agenda: Agenda::default(),
+            events: EventQueue::default(),
             cost: Cost::default(),
             lost: 0,
             violations: Vec::new(),
-            asked: 0,
+            last_pod: 0,
         };
         for _ in 0..scenario.pods {
-            let at = world.dice.below(SECOND);
+            let at = world.random.below(SECOND);
             world.join(at);
         }
         for number in 0..world.faults.len() {
@@ -107,27 +105,27 @@ impl<'a> World<'a> {
         world
     }
 
-    /// A pod that starts at `at`.
+    /// Adds a pod that starts at `at`.
     fn join(&mut self, at: u64) {
-        let pod = Pod::new(self.scenario, &self.rules, &mut self.dice);
+        let pod = SimulatedPod::new(self.scenario, &self.rules, &mut self.random);
         let number = self.pods.len();
         self.pods.push(Some(pod));
         self.plan(at, Event::Start { pod: number });
     }
 
     fn plan(&mut self, at: u64, event: Event) {
-        self.agenda.plan(at.max(self.now), event);
+        self.events.plan(at.max(self.now), event);
     }
 
     fn happen_until(&mut self, end: u64) {
-        while let Some(Planned { at, event, .. }) = self.agenda.next(end) {
+        while let Some(PlannedEvent { at, event, .. }) = self.events.next(end) {
             self.now = at;
             self.happen(event);
         }
         self.now = end;
     }
 
-    fn moment(&self, pod: &Pod) -> Moment {
+    fn moment(&self, pod: &SimulatedPod) -> Moment {
         pod.moment(self.now, self.calendar)
     }
 
@@ -149,7 +147,7 @@ impl<'a> World<'a> {
         }
         match event {
             Event::Start { pod } => {
-                let stays = |pod: &Pod| !pod.leaving;
+                let stays = |pod: &SimulatedPod| !pod.leaving;
                 if self.pods[pod].as_ref().is_some_and(stays) && !self.alive.contains(&pod) {
                     self.alive.push(pod);
                     self.wake(pod, self.now);
@@ -164,11 +162,11 @@ impl<'a> World<'a> {
                 sent,
                 reply,
             } => self.answer(pod, lane, sent, reply),
-            Event::BeatAtStore {
+            Event::HeartbeatAtStore {
                 pod,
                 sent,
                 heartbeat,
-            } => self.beat_at_store(pod, sent, &heartbeat),
+            } => self.heartbeat_at_store(pod, sent, &heartbeat),
             Event::HeartbeatReply {
                 pod,
                 heartbeat_answered,
@@ -191,7 +189,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Takes the pod's turn at `at`, unless it takes one before.
+    /// Plans the pod's next turn at `at`, unless it has one before that.
     fn wake(&mut self, number: usize, at: u64) {
         let Some(pod) = &mut self.pods[number] else {
             return;
@@ -202,11 +200,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Takes the pod's turn when its rounds want it.
+    /// Plans the pod's next turn for when its sync wants it.
     fn wake_in_time(&mut self, number: usize) {
         if let Some(pod) = &self.pods[number] {
             let next = pod.rounds.next_turn(pod.at(self.now));
-            self.wake(number, pod.back(next).max(self.now));
+            self.wake(number, pod.world_time(next).max(self.now));
         }
     }
 
@@ -217,7 +215,9 @@ impl<'a> World<'a> {
         };
         let moment = pod.moment(now, self.calendar);
         let turn = pod.rounds.turn(&pod.engine, moment);
-        let next = pod.back(pod.rounds.next_turn(moment.now)).max(now + 1);
+        let next = pod
+            .world_time(pod.rounds.next_turn(moment.now))
+            .max(now + 1);
         pod.turn_at = u64::MAX;
         let sent = turn.calls.len() + usize::from(turn.heartbeat.is_some()) + turn.give_back.len();
         pod.under_way += sent;
@@ -248,7 +248,7 @@ impl<'a> World<'a> {
                 true => self.heartbeat_failed(number, now),
                 false => self.plan(
                     at,
-                    Event::BeatAtStore {
+                    Event::HeartbeatAtStore {
                         pod: number,
                         sent: now,
                         heartbeat,
@@ -259,7 +259,7 @@ impl<'a> World<'a> {
         self.stop_when_done(number);
     }
 
-    /// A call that was sent at `sent` is given up.
+    /// The pod gives up a call that it sent at `sent`.
     fn unanswered(&mut self, pod: usize, lane: Lane, sent: u64) {
         let at = sent + self.network.settings.timeout.nanos();
         self.plan(
@@ -273,20 +273,9 @@ impl<'a> World<'a> {
         );
     }
 
-    fn heartbeat_failed(&mut self, pod: usize, sent: u64) {
-        let at = sent + self.network.settings.timeout.nanos();
-        self.plan(
-            at,
-            Event::HeartbeatReply {
-                pod,
-                heartbeat_answered: None,
-            },
-        );
-    }
-
     fn at_store(&mut self, pod: usize, sent: u64, call: Box<Call>) {
-        if self.now < self.network.weather.down_until {
-            // Nobody listens there: the refusal comes at once.
+        if self.now < self.network.faults.down_until {
+            // No server listens: the refusal comes at once.
             let at = self.now + self.network.hop();
             return self.plan(
                 at,
@@ -298,7 +287,7 @@ impl<'a> World<'a> {
                 },
             );
         }
-        let ready = self.network.weather.hung_until;
+        let ready = self.network.faults.hung_until;
         let served =
             self.store.served(call.deltas.len(), self.now, ready) + self.network.slowness(self.now);
         self.plan(served, Event::Served { pod, sent, call });
@@ -306,11 +295,11 @@ impl<'a> World<'a> {
 
     fn served(&mut self, number: usize, sent: u64, call: Call) {
         let (lane, now) = (call.lane, self.now);
-        if now < self.network.weather.down_until {
-            return self.unanswered(number, lane, sent); // it went down with the call in its hands
+        if now < self.network.faults.down_until {
+            return self.unanswered(number, lane, sent); // the store went down during the call
         }
         let Some(incarnation) = self.pods[number].as_ref().map(|pod| pod.incarnation) else {
-            return; // its sender is gone; a crash loses what is under way, or not
+            return; // the sender is gone: a crash may lose calls in flight
         };
         let now_us = self.store_us();
         let (reply, news) = self.store.apply(incarnation, call, now, now_us);
@@ -332,48 +321,8 @@ impl<'a> World<'a> {
         }
     }
 
-    fn publish(&mut self, news: Vec<News>) {
-        if news.is_empty() {
-            return;
-        }
-        let pods = self.pods.iter().flatten().count();
-        self.cost.news += 1;
-        self.cost.messages += pods as u64;
-        self.store.note_pods(pods, self.now);
-        let news: Rc<[News]> = news.into();
-        for group in 0..NEWS_GROUPS.min(self.pods.len()) {
-            let at = self.now + self.network.hop();
-            self.plan(
-                at,
-                Event::News {
-                    group,
-                    news: Rc::clone(&news),
-                },
-            );
-        }
-    }
-
-    fn news(&mut self, group: usize, news: &[News]) {
-        for number in (group..self.pods.len()).step_by(NEWS_GROUPS) {
-            if self.pods[number].is_none() || self.network.loses_news(number, self.now) {
-                continue;
-            }
-            let (now, calendar) = (self.now, self.calendar);
-            if let Some(pod) = self.pods[number]
-                .as_mut()
-                .filter(|pod| pod.paused_until <= now)
-            {
-                let moment = pod.moment(now, calendar);
-                for one in news {
-                    pod.rounds.news_received(&pod.engine, *one, moment);
-                }
-            }
-            self.wake_in_time(number);
-        }
-    }
-
     fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<Reply>>) {
-        let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
+        let (now, calendar, jitter) = (self.now, self.calendar, self.random.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
             let back = pod.moment(now, calendar);
@@ -393,50 +342,7 @@ impl<'a> World<'a> {
         self.stop_when_done(number);
     }
 
-    fn beat_at_store(&mut self, number: usize, sent: u64, heartbeat: &Heartbeat) {
-        let Some(incarnation) = self.pods[number].as_ref().map(|pod| pod.incarnation) else {
-            return;
-        };
-        let weather = &self.network.weather;
-        let unreachable = self.now < weather.down_until || self.now < weather.hung_until;
-        if unreachable || self.network.loses_answer(number, self.now) {
-            return self.heartbeat_failed(number, sent);
-        }
-        let heartbeat_answered = self
-            .store
-            .heartbeat(incarnation, heartbeat, self.store_us());
-        let at = self.now + self.network.hop() + self.network.slowness(self.now);
-        self.plan(
-            at,
-            Event::HeartbeatReply {
-                pod: number,
-                heartbeat_answered: Some(Box::new(heartbeat_answered)),
-            },
-        );
-    }
-
-    fn heartbeat_answered(
-        &mut self,
-        number: usize,
-        heartbeat_answered: Option<Box<HeartbeatReply>>,
-    ) {
-        let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
-        if let Some(pod) = &mut self.pods[number] {
-            pod.under_way -= 1;
-            let moment = pod.moment(now, calendar);
-            match heartbeat_answered {
-                Some(heartbeat_answered) => {
-                    pod.rounds
-                        .heartbeat_answered(&pod.engine, &heartbeat_answered, moment)
-                }
-                None => pod.rounds.heartbeat_failed(&pod.engine, moment.now, jitter),
-            }
-        }
-        self.wake_in_time(number);
-        self.stop_when_done(number);
-    }
-
-    /// Checks are no longer asked of a pod; it tells what it has to tell, and stops.
+    /// A pod gets no more checks; it reports its pending cells, and stops.
     fn leave(&mut self, number: usize) {
         self.alive.retain(|alive| *alive != number);
         let (now, calendar) = (self.now, self.calendar);
@@ -449,13 +355,14 @@ impl<'a> World<'a> {
     }
 
     fn stop_when_done(&mut self, number: usize) {
-        let done = |pod: &Pod| pod.leaving && pod.under_way == 0 && pod.rounds.is_settled();
+        let done =
+            |pod: &SimulatedPod| pod.leaving && pod.under_way == 0 && pod.rounds.is_settled();
         if self.pods[number].as_ref().is_some_and(done) {
             self.stop(number);
         }
     }
 
-    /// A pod is gone, with what it has not told.
+    /// Removes a pod. Its unreported cells are lost.
     fn stop(&mut self, number: usize) {
         self.check_books(number);
         self.alive.retain(|alive| *alive != number);
@@ -475,11 +382,11 @@ impl Policy for World<'_> {
         let nth = arrival.pod.checked_rem(alive)?;
         let number = *self.alive.get(usize::try_from(nth).ok()?)?;
         let now = self.now;
-        self.asked = number;
+        self.last_pod = number;
         let pod = self.pods[number].as_mut()?;
         let answer = pod.engine.check(check, pod.moment(now, self.calendar));
         pod.note(&answer);
-        let (allowed, woken) = (answer.allowed(), pod.was_rung());
+        let (allowed, woken) = (answer.allowed(), pod.take_wake());
         drop(answer);
         if woken {
             self.wake(number, now + self.network.settings.wakes.nanos());
@@ -487,27 +394,27 @@ impl Policy for World<'_> {
         Some(allowed)
     }
 
-    fn asked(&self) -> usize {
-        self.asked
+    fn last_pod(&self) -> usize {
+        self.last_pod
     }
 
-    /// Whoever asks a pod that is gone, or stands still, gives nothing back.
-    fn refund(&mut self, asked: usize, _arrival: &Arrival, check: &Check<'_>) {
+    /// A pod that is gone or paused takes no refund.
+    fn refund(&mut self, number: usize, _arrival: &Arrival, check: &Check<'_>) {
         let (now, calendar) = (self.now, self.calendar);
-        let pod = self.pods.get(asked).and_then(Option::as_ref);
+        let pod = self.pods.get(number).and_then(Option::as_ref);
         let Some(pod) = pod.filter(|pod| pod.paused_until <= now) else {
             return;
         };
         drop(pod.engine.check(check, pod.moment(now, calendar)));
-        if pod.was_rung() {
-            self.wake(asked, now + self.network.settings.wakes.nanos());
+        if pod.take_wake() {
+            self.wake(number, now + self.network.settings.wakes.nanos());
         }
     }
 
     fn cost(&self) -> Cost {
         let live = self.pods.iter().flatten();
         Cost {
-            lost: self.lost + live.map(Pod::lost).sum::<u64>(),
+            lost: self.lost + live.map(SimulatedPod::lost).sum::<u64>(),
             ..self.cost
         }
     }

@@ -1,4 +1,4 @@
-//! One pod: the sidecar's own engine and rounds, and a clock that has nothing to do with anybody else's.
+//! One pod: the sidecar's own engine and sync, and a clock of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use tidegate_core::engine::{Answer, Engine, FleetKey, Setup};
 use tidegate_core::pure::rule::Consistency;
 use tidegate_core::pure::{Moment, Nanos, Rules, Span};
 
-use crate::dice::Dice;
+use crate::random::SeededRandom;
 use crate::scenario::Scenario;
 
 /// The Unix time at the start of every run, in nanoseconds.
@@ -16,33 +16,33 @@ pub const EPOCH: u64 = 1_700_000_000_000_000_000;
 
 /// A running pod.
 #[derive(Debug)]
-pub struct Pod {
+pub struct SimulatedPod {
     pub engine: Engine,
     pub rounds: PodSync,
     pub incarnation: u128,
-    /// When its rounds take their next turn.
+    /// The next turn of its sync.
     pub turn_at: u64,
-    /// What its own time line shows at the start of the run.
+    /// The time on its own clock at the start of the run.
     clock: u64,
-    /// Nothing happens in it before.
+    /// It does nothing until then.
     pub paused_until: u64,
     /// Whether it is about to stop.
     pub leaving: bool,
-    /// Calls and signs of life that are not answered yet.
+    /// Calls, heartbeats and refunds without an answer yet.
     pub under_way: usize,
-    /// How many answers it has got.
+    /// The number of answers it got.
     pub answers: u64,
-    /// Cells it admitted, or charged although they were denied, under rules that the store is told of.
+    /// Cells that it admitted, or charged although it denied them, under rules that report to the store.
     pub admitted: u64,
     woken: Arc<AtomicBool>,
 }
 
-impl Pod {
-    pub fn new(scenario: &Scenario, rules: &Rules, dice: &mut Dice) -> Self {
+impl SimulatedPod {
+    pub fn new(scenario: &Scenario, rules: &Rules, random: &mut SeededRandom) -> Self {
         let setup = Setup {
             keys_max: scenario.keys_max,
             fleet: FleetKey::derived(b"fleet"),
-            seeds: [dice.roll(), dice.roll()],
+            seeds: [random.roll(), random.roll()],
             reporting: true,
         };
         let engine = Engine::new(setup, rules.clone());
@@ -52,9 +52,9 @@ impl Pod {
         Self {
             engine,
             rounds: PodSync::new(scenario.pace, scenario.keys_max),
-            incarnation: u128::from(dice.roll()) << 64 | u128::from(dice.roll()),
+            incarnation: u128::from(random.roll()) << 64 | u128::from(random.roll()),
             turn_at: u64::MAX,
-            clock: 1_000_000_000 + dice.below(1 << 50),
+            clock: 1_000_000_000 + random.below(1 << 50),
             paused_until: 0,
             leaving: false,
             under_way: 0,
@@ -64,7 +64,7 @@ impl Pod {
         }
     }
 
-    /// What its clocks show at `now`, if the calendar is off by so much.
+    /// The time on its clocks at `now`; `calendar` is the error of the calendar.
     pub const fn moment(&self, now: u64, calendar: i64) -> Moment {
         Moment {
             now: self.at(now),
@@ -76,17 +76,17 @@ impl Pod {
         Nanos::new(self.clock + now)
     }
 
-    /// When, on the world's time line, it is `at` on the pod's.
-    pub const fn back(&self, at: Nanos) -> u64 {
+    /// The time in the world when it is `at` on the pod's clock.
+    pub const fn world_time(&self, at: Nanos) -> u64 {
         at.get().saturating_sub(self.clock)
     }
 
-    /// Whether a check wanted a round since this was last asked.
-    pub fn was_rung(&self) -> bool {
+    /// Whether a check has woken the sync since the last call.
+    pub fn take_wake(&self) -> bool {
         self.woken.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes what a check was admitted, or was charged for.
+    /// Counts the cells that a check was admitted or charged.
     pub fn note(&mut self, answer: &Answer) {
         for hit in answer.hits() {
             let hybrid = answer.rule(hit).spec.consistency == Consistency::Hybrid;
@@ -98,7 +98,7 @@ impl Pod {
         }
     }
 
-    /// What is wrong with its books, if anything: every cell that it admitted is in exactly one place.
+    /// Checks its books: every admitted cell is in exactly one place.
     pub fn books(&self) -> Result<(), String> {
         let books = self.rounds.figures_now(&self.engine).books;
         let places = [books.settled, books.in_flight, books.pending, books.silent];
@@ -108,19 +108,19 @@ impl Pod {
         let missing = admitted - (held + lost - found);
         if missing != 0 {
             return Err(format!(
-                "{missing} of {admitted} admitted and charged cells are nowhere"
+                "{missing} of {admitted} admitted and charged cells are unaccounted for"
             ));
         }
-        // What turns up again had been lost before: more than that was counted twice.
+        // Cells that are found again had been lost before; any more were counted twice.
         if held > admitted {
             return Err(format!(
-                "{held} cells are told of, {admitted} were admitted"
+                "{held} cells are accounted for, {admitted} were admitted"
             ));
         }
         Ok(())
     }
 
-    /// Cells that no store will hear of.
+    /// Cells that are never reported.
     pub fn lost(&self) -> u64 {
         let books = self.rounds.figures_now(&self.engine).books;
         books.lost.less(books.found).get()

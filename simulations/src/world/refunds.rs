@@ -1,13 +1,13 @@
-//! Refunds on their way to the store and back. What is lost is not sent again.
+//! Refunds on their way to the store and back. A lost refund is not resent.
 
 use tidegate_core::engine::sync::Trip;
 use tidegate_core::pure::sync::{Refund, StoreState};
 
 use super::World;
-use super::agenda::Event;
+use super::events::Event;
 
-/// How many times the time-out of a call a pod waits for the answer; see `sync/script.rs`.
-const PATIENCE: u64 = 3;
+/// How many call timeouts a pod waits for the answer; see `sync/script.rs`.
+const TIMEOUTS: u64 = 3;
 
 impl World<'_> {
     pub(super) fn give_back(&mut self, pod: usize, refund: Refund) {
@@ -21,9 +21,9 @@ impl World<'_> {
         }
     }
 
-    /// A refund that was sent at `sent` is given up.
+    /// The pod gives up a refund that it sent at `sent`.
     fn not_given_back(&mut self, pod: usize, sent: u64, refund: Refund) {
-        let at = sent + PATIENCE * self.network.settings.timeout.nanos();
+        let at = sent + TIMEOUTS * self.network.settings.timeout.nanos();
         let store_state = None;
         self.plan(
             at,
@@ -37,8 +37,8 @@ impl World<'_> {
     }
 
     pub(super) fn refund_at_store(&mut self, pod: usize, sent: u64, refund: Refund) {
-        if self.now < self.network.weather.down_until {
-            // Nobody listens there: the refusal comes at once.
+        if self.now < self.network.faults.down_until {
+            // No server listens: the refusal comes at once.
             let (at, store_state) = (self.now + self.network.hop(), None);
             return self.plan(
                 at,
@@ -50,21 +50,21 @@ impl World<'_> {
                 },
             );
         }
-        let ready = self.network.weather.hung_until;
+        let ready = self.network.faults.hung_until;
         let served = self.store.served(1, self.now, ready) + self.network.slowness(self.now);
         self.plan(served, Event::RefundServed { pod, sent, refund });
     }
 
     pub(super) fn refund_served(&mut self, pod: usize, sent: u64, refund: Refund) {
         let now = self.now;
-        if now < self.network.weather.down_until {
-            return self.not_given_back(pod, sent, refund); // it went down with the refund in its hands
+        if now < self.network.faults.down_until {
+            return self.not_given_back(pod, sent, refund); // the store went down during the call
         }
         let now_us = self.store_us();
         let (store_state, news) = self.store.give_back(refund, now, now_us);
         self.publish(news);
         let at = now + self.network.hop();
-        let is_late = at > sent + PATIENCE * self.network.settings.timeout.nanos();
+        let is_late = at > sent + TIMEOUTS * self.network.settings.timeout.nanos();
         if is_late || self.network.loses_answer(pod, now) {
             return self.not_given_back(pod, sent, refund);
         }
@@ -87,7 +87,7 @@ impl World<'_> {
         refund: &Refund,
         store_state: Option<StoreState>,
     ) {
-        let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
+        let (now, calendar, jitter) = (self.now, self.calendar, self.random.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
             let back = pod.moment(now, calendar);

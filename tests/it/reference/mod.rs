@@ -7,10 +7,10 @@ mod page;
 
 use serde_json::{Value, json};
 use tidegate_config::check_text;
-use tidegate_config::reference::{SECTIONS, Section, Told, Without};
+use tidegate_config::reference::{FieldDefault, FieldDoc, SECTIONS, SectionDoc};
 
 /// Sound files that have the section. What one of them allows is allowed.
-fn examples(section: &Section) -> Vec<Value> {
+fn examples(section: &SectionDoc) -> Vec<Value> {
     let limit = json!({ "requests_per_unit": 1, "unit": "second" });
     let rule = |limit: Value| {
         let descriptor = json!({ "key": "k", "value": "v*", "rate_limit": limit });
@@ -46,7 +46,7 @@ fn examples(section: &Section) -> Vec<Value> {
 }
 
 /// The field in an example, as faults name it.
-fn place(section: &Section, name: &str) -> String {
+fn place(section: &SectionDoc, name: &str) -> String {
     let dot = if section.path.is_empty() { "" } else { "." };
     format!("{}{dot}{name}", section.path.replace("[]", "[0]"))
 }
@@ -84,7 +84,7 @@ fn outcome(file: &Value) -> Result<String, Vec<(String, String)>> {
 
 /// Why no example allows `value` at `place`; none if one does. What goes wrong elsewhere is another field's matter; a
 /// value of a wrong shape is a fault of the file as a whole.
-fn refusal(section: &Section, place: &str, value: &Value) -> Option<String> {
+fn refusal(section: &SectionDoc, place: &str, value: &Value) -> Option<String> {
     let mut why = None;
     for example in examples(section) {
         let field = place.trim_end_matches("[0]");
@@ -102,7 +102,7 @@ fn refusal(section: &Section, place: &str, value: &Value) -> Option<String> {
 }
 
 /// What the fault of a wrong value says the field must be: nothing, if any text will do.
-fn must_be(section: &Section, place: &str, wrap: &dyn Fn(&str) -> Value) -> Option<String> {
+fn must_be(section: &SectionDoc, place: &str, wrap: &dyn Fn(&str) -> Value) -> Option<String> {
     let refused = |text| refusal(section, place, &wrap(text));
     let text = refused(" ").or_else(|| refused(""))?;
     let right = text.split_once(", not ").map_or(&*text, |(right, _)| right);
@@ -116,8 +116,8 @@ enum CanBe {
     List(Option<String>),
 }
 
-fn can_be(section: &Section, told: &Told) -> CanBe {
-    let place = place(section, told.name);
+fn can_be(section: &SectionDoc, field: &FieldDoc) -> CanBe {
+    let place = place(section, field.name);
     let value = must_be(section, &place, &|text| json!(text));
     let is_map =
         |text: &Option<String>| text.as_deref() == Some("must be a map of fields (name: value)");
@@ -180,14 +180,14 @@ fn milliseconds(text: &str) -> u64 {
 }
 
 /// Every field, with the section it stands in.
-fn fields() -> impl Iterator<Item = (&'static Section, &'static Told)> {
+fn fields() -> impl Iterator<Item = (&'static SectionDoc, &'static FieldDoc)> {
     SECTIONS
         .iter()
-        .flat_map(|section| section.fields.iter().map(move |told| (section, told)))
+        .flat_map(|section| section.fields.iter().map(move |field| (section, field)))
 }
 
 /// Values for a field that differ from each other, right ones among them.
-fn candidates(section: &Section, told: &Told) -> Vec<Value> {
+fn candidates(section: &SectionDoc, field: &FieldDoc) -> Vec<Value> {
     let mut candidates = vec![
         json!("x"),
         json!([]),
@@ -195,7 +195,7 @@ fn candidates(section: &Section, told: &Told) -> Vec<Value> {
         json!(["127.0.0.1:0"]),
         json!({}),
     ];
-    if let CanBe::Value(Some(must_be)) = can_be(section, told) {
+    if let CanBe::Value(Some(must_be)) = can_be(section, field) {
         candidates.extend(choices(&must_be).into_iter().flatten().map(Value::from));
         let ends = range(&must_be).map(|(least, most)| [least, most]);
         let ends = ends.into_iter().flatten();
@@ -207,7 +207,7 @@ fn candidates(section: &Section, told: &Told) -> Vec<Value> {
 #[test]
 fn sections_stand_where_the_reference_says() {
     for section in SECTIONS {
-        let names: Vec<&str> = section.fields.iter().map(|told| told.name).collect();
+        let names: Vec<&str> = section.fields.iter().map(|field| field.name).collect();
         let known = names.join(", ");
         let text = format!("unknown field \"no_such\": known here are {known}");
         let at = section.path.replace("[]", "[0]");
@@ -226,9 +226,9 @@ fn sections_stand_where_the_reference_says() {
 #[test]
 fn a_field_can_be_what_the_reference_says_up_to_the_ends() {
     let mut proven = 0;
-    for (section, told) in fields() {
-        let place = place(section, told.name);
-        let (place, must_be, list) = match can_be(section, told) {
+    for (section, field) in fields() {
+        let place = place(section, field.name);
+        let (place, must_be, list) = match can_be(section, field) {
             CanBe::Value(Some(must_be)) => (place, must_be, false),
             CanBe::List(Some(must_be)) => (format!("{place}[0]"), must_be, true),
             CanBe::Maps(_) | CanBe::Value(None) | CanBe::List(None) => continue,
@@ -263,8 +263,8 @@ fn a_field_can_be_what_the_reference_says_up_to_the_ends() {
 
 #[test]
 fn without_a_field_there_is_what_the_reference_says() {
-    for (section, told) in fields() {
-        let place = place(section, told.name);
+    for (section, field) in fields() {
+        let place = place(section, field.name);
         let left_out: Vec<Value> = examples(section)
             .into_iter()
             .map(|example| without(example, &place))
@@ -273,8 +273,8 @@ fn without_a_field_there_is_what_the_reference_says() {
             .iter()
             .filter(|file| outcome(file).is_ok())
             .collect();
-        match told.without {
-            Without::Needed => {
+        match field.default {
+            FieldDefault::Required => {
                 for file in &left_out {
                     let faults = outcome(file).expect_err(&place);
                     let missing = |(at, text): &(String, String)| {
@@ -284,27 +284,27 @@ fn without_a_field_there_is_what_the_reference_says() {
                 }
                 continue;
             }
-            Without::Is(default) => {
+            FieldDefault::Value(default) => {
                 let default: Value = serde_saphyr::from_str(default).expect(&place);
                 for file in &sound {
                     let said = with((*file).clone(), &place, default.clone());
                     assert_eq!(outcome(&said), outcome(file), "{place}");
                 }
                 // Another value makes a difference: the comparison is one.
-                let differs = candidates(section, told).into_iter().any(|other| {
+                let differs = candidates(section, field).into_iter().any(|other| {
                     refusal(section, &place, &other).is_none()
                         && outcome(&with(sound[0].clone(), &place, other)) != outcome(sound[0])
                 });
                 assert!(differs, "{place}");
             }
             // Of several words or numbers one always holds: which, the reference has to say.
-            Without::Nothing => {
-                if let CanBe::Value(Some(must_be)) = can_be(section, told) {
+            FieldDefault::Absent => {
+                if let CanBe::Value(Some(must_be)) = can_be(section, field) {
                     let several = choices(&must_be).is_some() || range(&must_be).is_some();
                     assert!(!several || place == "match", "{place}");
                 }
             }
-            Without::Like(_) => {}
+            FieldDefault::Described(_) => {}
         }
         assert!(!sound.is_empty(), "{place} is needed");
     }
@@ -318,11 +318,11 @@ fn a_rule_that_says_nothing_is_like_the_defaults_and_bursts_like_its_requests() 
         .find(|section| section.path == "defaults")
         .unwrap();
     let mut alike = vec!["pod.id".to_owned()];
-    for (section, told) in fields().filter(|(section, _)| section.path.starts_with("rules[].")) {
-        let Some(of) = defaults.fields.iter().find(|of| of.name == told.name) else {
+    for (section, field) in fields().filter(|(section, _)| section.path.starts_with("rules[].")) {
+        let Some(of) = defaults.fields.iter().find(|of| of.name == field.name) else {
             continue;
         };
-        let place = place(section, told.name);
+        let place = place(section, field.name);
         let CanBe::Value(Some(must_be)) = can_be(defaults, of) else {
             panic!("{place}");
         };
@@ -330,7 +330,7 @@ fn a_rule_that_says_nothing_is_like_the_defaults_and_bursts_like_its_requests() 
             let file = with(
                 examples(section)[0].clone(),
                 "defaults",
-                json!({ told.name: choice }),
+                json!({ field.name: choice }),
             );
             let silent = without(file, &place);
             let said = with(silent.clone(), &place, json!(choice));
@@ -347,11 +347,11 @@ fn a_rule_that_says_nothing_is_like_the_defaults_and_bursts_like_its_requests() 
     assert_ne!(burst(6), outcome(&file));
     alike.push(format!("{rate}.burst"));
 
-    let told = fields().filter(|(_, told)| matches!(told.without, Without::Like(_)));
-    let mut told: Vec<String> = told
-        .map(|(section, told)| place(section, told.name))
+    let field = fields().filter(|(_, field)| matches!(field.default, FieldDefault::Described(_)));
+    let mut field: Vec<String> = field
+        .map(|(section, field)| place(section, field.name))
         .collect();
-    told.sort();
+    field.sort();
     alike.sort();
-    assert_eq!(told, alike);
+    assert_eq!(field, alike);
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use tidegate_config::check_text;
-use tidegate_config::reference::{SECTIONS, Section, Told, Without};
+use tidegate_config::reference::{FieldDefault, FieldDoc, SECTIONS, SectionDoc};
 use tidegate_testing::Folder;
 
 use super::{CanBe, can_be, choices, place};
@@ -89,7 +89,7 @@ fn flags_with_variables(folder: &Folder) -> Vec<[String; 4]> {
 }
 
 /// A field's cell: what it can be, in the words of the fault.
-fn print_can_be(section: &Section, told: &Told) -> String {
+fn print_can_be(section: &SectionDoc, field: &FieldDoc) -> String {
     let print = |must_be: Option<String>| match must_be {
         None => "text".to_owned(),
         Some(text) if text == "must not be empty" => "text, not empty".to_owned(),
@@ -103,11 +103,11 @@ fn print_can_be(section: &Section, told: &Told) -> String {
             (None, None) => text,
         },
     };
-    match can_be(section, told) {
+    match can_be(section, field) {
         CanBe::Value(must_be) => print(must_be),
         CanBe::List(must_be) => format!("a list: {}", print(must_be)),
         CanBe::Maps(shape) => {
-            let path = place(section, told.name).replace("[0]", "[]");
+            let path = place(section, field.name).replace("[0]", "[]");
             let items = format!("{path}[]");
             let section = SECTIONS
                 .iter()
@@ -118,7 +118,7 @@ fn print_can_be(section: &Section, told: &Told) -> String {
     }
 }
 
-fn print_section(section: &Section) -> String {
+fn print_section(section: &SectionDoc) -> String {
     let mut page = match section.path {
         "" => "### The file\n".to_owned(),
         path => format!("### `{path}`\n"),
@@ -127,18 +127,18 @@ fn print_section(section: &Section) -> String {
         page += &format!("{}\n\n", section.about.trim());
     }
     page += "| field | can be | without it | |\n|---|---|---|---|\n";
-    for told in section.fields {
-        let without = match told.without {
-            Without::Is(default) => format!("`{default}`"),
-            Without::Like(other) => other.to_owned(),
-            Without::Nothing => String::new(),
-            Without::Needed => "a fault".to_owned(),
+    for field in section.fields {
+        let without = match field.default {
+            FieldDefault::Value(default) => format!("`{default}`"),
+            FieldDefault::Described(other) => other.to_owned(),
+            FieldDefault::Absent => String::new(),
+            FieldDefault::Required => "a fault".to_owned(),
         };
-        let can_be = print_can_be(section, told);
+        let can_be = print_can_be(section, field);
         page += &format!(
             "| `{}` | {can_be} | {without} | {} |\n",
-            told.name,
-            told.about.trim()
+            field.name,
+            field.about.trim()
         );
     }
     page + "\n"

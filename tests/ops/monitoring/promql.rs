@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidegate::telemetry::{ALL, Kind};
+use tidegate::telemetry::{ALL, MetricKind};
 
 /// Words of the language that stand where a metric could.
 const WORDS: [&str; 7] = ["and", "or", "unless", "offset", "bool", "inf", "nan"];
@@ -21,8 +21,8 @@ pub fn known() -> BTreeSet<String> {
     let mut names = BTreeSet::from(["up".to_owned()]);
     for metric in ALL {
         match metric.kind {
-            Kind::Counter | Kind::Gauge => drop(names.insert(metric.name.to_owned())),
-            Kind::Histogram => names
+            MetricKind::Counter | MetricKind::Gauge => drop(names.insert(metric.name.to_owned())),
+            MetricKind::Histogram => names
                 .extend(["_bucket", "_sum", "_count"].map(|end| format!("{}{end}", metric.name))),
         }
     }

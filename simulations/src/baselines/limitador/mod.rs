@@ -1,19 +1,19 @@
 //! Limitador's `redis_cached`: fixed windows, counted in each pod's cache and brought to the store once a second.
 //!
-//! Modelled: a pod decides by what it knows of the window; only what it admitted is sent, at most 100 counters in a
-//! call and one call at a time; the answer is the window's total, to which what was admitted since is added. A call goes
-//! out every second, at once when 100 counters wait for it, and at once for a counter that is urgent
-//! (`requires_fast_flush`): one that was never answered, or whose window ends within that second. So a limit by the
-//! second is always urgent, and then costs about a call for each round trip. What is too much is forgotten with its
-//! window, and so is what was not sent. While the store is away each pod goes on alone and tries once a second.
-//! Windows are aligned to the epoch; Limitador's begin with a key's first check.
+//! Modelled: a pod decides by its own count of the window. It sends only admitted cells, at most 100 counters in a call and
+//! one call at a time. The answer is the window's total, to which the pod adds the cells that it has admitted since. It
+//! calls every second, at once when 100 counters wait, and at once for an urgent counter (`requires_fast_flush`): one that
+//! was never answered, or whose window ends within that second. So a limit by the second is always urgent, and costs about
+//! a call for each round trip. Overshoot and unsent cells are forgotten with their window. While the store is unreachable,
+//! each pod counts alone and retries once a second. Windows are aligned to the epoch; Limitador's begin with a key's first
+//! check.
 
 use std::collections::BTreeSet;
 
 use tidegate_core::pure::Limit;
 
-use super::kept::Kept;
-use super::post::{Design, Post};
+use super::key_map::KeyMap;
+use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
 use super::{Key, window};
 use crate::scenario::Scenario;
 
@@ -23,9 +23,9 @@ const BATCH_MAX: usize = 100;
 
 /// What a pod knows of a key in one window.
 #[derive(Debug, Default)]
-struct Counter {
+struct LimitadorCounter {
     window: u64,
-    /// Cells, with those that were not sent.
+    /// All cells, the unsent ones included.
     cells: u64,
     unsent: u64,
     /// Whether the store ever answered.
@@ -34,50 +34,50 @@ struct Counter {
 
 /// What the store knows of a key in one window.
 #[derive(Debug, Default)]
-struct Total {
+struct WindowTotal {
     window: u64,
     cells: u64,
 }
 
 #[derive(Debug)]
-struct Pod {
-    counters: Kept<Counter>,
-    /// Of which something is unsent.
+struct LimitadorPod {
+    counters: KeyMap<LimitadorCounter>,
+    /// The keys with unsent cells.
     pending: BTreeSet<Key>,
-    /// Whether one of them was urgent when it was last added to.
+    /// Whether one of them was urgent at its last check.
     urgent: bool,
-    /// Whether a call is under way, or failed since the last turn: no other is made.
+    /// Whether a call is in flight, or failed since the last turn. In both cases the pod makes no other call.
     under_way: bool,
     failed: bool,
 }
 
 /// Cells of a key, in one window.
 #[derive(Clone, Copy, Debug)]
-pub struct Cells {
+pub struct WindowCells {
     key: Key,
     window: u64,
     cells: u64,
 }
 
-/// From a pod or to it: cells to add, or totals.
+/// A message from a pod with cells to add, or to it with totals.
 #[derive(Debug)]
-pub enum Message {
-    Add { pod: usize, of: Vec<Cells> },
-    Totals { pod: usize, of: Vec<Cells> },
+pub enum LimitadorMessage {
+    Add { pod: usize, of: Vec<WindowCells> },
+    Totals { pod: usize, of: Vec<WindowCells> },
 }
 
 /// The fleet and its store.
 #[derive(Debug)]
 pub struct Limitador {
     limit: Limit,
-    pods: Vec<Pod>,
-    store: Kept<Total>,
+    pods: Vec<LimitadorPod>,
+    store: KeyMap<WindowTotal>,
 }
 
 impl Limitador {
     pub fn new(scenario: &Scenario, limit: Limit) -> Self {
-        let pod = |_| Pod {
-            counters: Kept::new(),
+        let pod = |_| LimitadorPod {
+            counters: KeyMap::new(),
             pending: BTreeSet::new(),
             urgent: false,
             under_way: false,
@@ -86,21 +86,21 @@ impl Limitador {
         Self {
             limit,
             pods: (0..scenario.pods).map(pod).collect(),
-            store: Kept::new(),
+            store: KeyMap::new(),
         }
     }
 
-    /// Sends the next batch, if there is a reason to and nothing in the way.
-    fn send_early(&mut self, number: usize, post: &mut Post<Message>) {
+    /// Sends the next batch, if it is urgent or full and no call is in flight.
+    fn send_early(&mut self, number: usize, mailbox: &mut Mailbox<LimitadorMessage>) {
         let pod = &self.pods[number];
         let free = !pod.under_way && !pod.failed;
         if free && (pod.urgent || pod.pending.len() >= BATCH_MAX) {
-            self.send(number, post);
+            self.send(number, mailbox);
         }
     }
 
-    fn send(&mut self, number: usize, post: &mut Post<Message>) {
-        let (now, ends) = window(&self.limit, post.now);
+    fn send(&mut self, number: usize, mailbox: &mut Mailbox<LimitadorMessage>) {
+        let (now, ends) = window(&self.limit, mailbox.now);
         let pod = &mut self.pods[number];
         pod.urgent = false;
         let (mut urgent, mut others) = (Vec::new(), Vec::new());
@@ -109,11 +109,11 @@ impl Limitador {
                 continue;
             };
             if counter.window != now {
-                post.cost.lost += std::mem::take(&mut counter.unsent);
+                mailbox.cost.lost += std::mem::take(&mut counter.unsent);
                 continue;
             }
             pod.pending.insert(key);
-            match counter.is_urgent(ends - post.now) {
+            match counter.is_urgent(ends - mailbox.now) {
                 true => urgent.push(key),
                 false => others.push(key),
             }
@@ -123,18 +123,18 @@ impl Limitador {
         if urgent.is_empty() {
             return;
         }
-        pod.failed = !post.calls(number, urgent.len());
+        pod.failed = !mailbox.calls(number, urgent.len());
         if !pod.failed {
             pod.under_way = true;
             let of = urgent.into_iter().filter_map(|key| pod.take(key)).collect();
-            post.send(Message::Add { pod: number, of });
+            mailbox.send(LimitadorMessage::Add { pod: number, of });
         }
     }
 
-    fn add(&mut self, cells: Cells, now: u64) -> Cells {
+    fn add(&mut self, cells: WindowCells, now: u64) -> WindowCells {
         let total = self.store.entry(cells.key, |total| total.window >= now);
         if total.window < cells.window {
-            *total = Total {
+            *total = WindowTotal {
                 window: cells.window,
                 cells: 0,
             };
@@ -142,7 +142,7 @@ impl Limitador {
         if total.window == cells.window {
             total.cells = total.cells.saturating_add(cells.cells);
         }
-        Cells {
+        WindowCells {
             window: total.window,
             cells: total.cells,
             ..cells
@@ -150,20 +150,20 @@ impl Limitador {
     }
 }
 
-impl Pod {
-    /// What there is to send of `key`.
-    fn take(&mut self, key: Key) -> Option<Cells> {
+impl LimitadorPod {
+    /// Takes the unsent cells of `key`.
+    fn take(&mut self, key: Key) -> Option<WindowCells> {
         self.pending.remove(&key);
         let counter = self.counters.get_mut(key)?;
         let cells = std::mem::take(&mut counter.unsent);
-        Some(Cells {
+        Some(WindowCells {
             key,
             window: counter.window,
             cells,
         })
     }
 
-    fn fold(&mut self, total: Cells) {
+    fn fold(&mut self, total: WindowCells) {
         if let Some(counter) = self.counters.get_mut(total.key) {
             counter.answered = true;
             if counter.window == total.window {
@@ -173,26 +173,32 @@ impl Pod {
     }
 }
 
-impl Counter {
-    /// Whether it is to be sent at once, in a window that ends so soon.
+impl LimitadorCounter {
+    /// Whether it must be sent at once; its window ends in `ends_in`.
     const fn is_urgent(&self, ends_in: u64) -> bool {
         !self.answered || ends_in <= Limitador::EVERY
     }
 }
 
-impl Design for Limitador {
-    type Message = Message;
+impl PeriodicDesign for Limitador {
+    type Message = LimitadorMessage;
     const EVERY: u64 = SECOND;
 
-    fn check(&mut self, number: usize, (key, cells): (Key, u64), post: &mut Post<Message>) -> bool {
-        let (now, ends) = window(&self.limit, post.now);
+    fn check(
+        &mut self,
+        number: usize,
+        check: KeyCheck,
+        mailbox: &mut Mailbox<LimitadorMessage>,
+    ) -> bool {
+        let KeyCheck { key, cells } = check;
+        let (now, ends) = window(&self.limit, mailbox.now);
         let pod = &mut self.pods[number];
         let counter = pod
             .counters
             .entry(key, |counter| counter.window == now || counter.unsent > 0);
         if counter.window != now {
-            post.cost.lost += counter.unsent;
-            *counter = Counter {
+            mailbox.cost.lost += counter.unsent;
+            *counter = LimitadorCounter {
                 window: now,
                 cells: 0,
                 unsent: 0,
@@ -206,31 +212,31 @@ impl Design for Limitador {
         counter.cells += cells;
         counter.unsent += cells;
         pod.pending.insert(key);
-        pod.urgent |= counter.is_urgent(ends - post.now);
-        self.send_early(number, post);
+        pod.urgent |= counter.is_urgent(ends - mailbox.now);
+        self.send_early(number, mailbox);
         true
     }
 
-    fn turn(&mut self, number: usize, post: &mut Post<Message>) {
+    fn turn(&mut self, number: usize, mailbox: &mut Mailbox<LimitadorMessage>) {
         let pod = &mut self.pods[number];
         pod.failed = false;
         match pod.under_way {
             true => pod.urgent = true, // right after it
-            false => self.send(number, post),
+            false => self.send(number, mailbox),
         }
     }
 
-    fn arrived(&mut self, message: Message, post: &mut Post<Message>) {
-        let (now, _) = window(&self.limit, post.now);
+    fn arrived(&mut self, message: LimitadorMessage, mailbox: &mut Mailbox<LimitadorMessage>) {
+        let (now, _) = window(&self.limit, mailbox.now);
         match message {
-            Message::Add { pod, of } => {
+            LimitadorMessage::Add { pod, of } => {
                 let of = of.into_iter().map(|cells| self.add(cells, now)).collect();
-                post.send(Message::Totals { pod, of });
+                mailbox.send(LimitadorMessage::Totals { pod, of });
             }
-            Message::Totals { pod, of } => {
+            LimitadorMessage::Totals { pod, of } => {
                 self.pods[pod].under_way = false;
                 of.into_iter().for_each(|total| self.pods[pod].fold(total));
-                self.send_early(pod, post);
+                self.send_early(pod, mailbox);
             }
         }
     }

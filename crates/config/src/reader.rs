@@ -1,6 +1,6 @@
-//! Fields read as what they should be: numbers, flags, durations, one word of several. Collects what is wrong.
+//! Reads fields as numbers, flags, durations or one of several names, and collects faults and warnings.
 //!
-//! A reader that finds a fault notes it and answers `None`, as for an absent field: the default that the caller then
+//! A method that finds a fault records it and returns `None`, as for an absent field. The default that the caller then
 //! takes is never used, because a configuration with faults is not built.
 
 use std::ops::RangeInclusive;
@@ -9,30 +9,30 @@ use std::time::Duration;
 
 use super::duration;
 use super::error::{Fault, Spot, Warning, quote};
-use super::raw::{Field, Fields, List, Text};
+use super::raw::{Field, Fields, ListField, TextField};
 use super::substitute::{Environment, substitute};
 
-/// Faults that are told at once, and warnings.
+/// The most faults that are reported at once, and the most warnings.
 const FINDINGS_MAX: usize = 1_000;
 
-/// A field and its name.
-pub type Named<'f, T> = (&'static str, &'f T);
+/// A field with its name.
+pub type NamedField<'f, T> = (&'static str, &'f T);
 
-/// A value with its variables put in, and where it stands.
+/// A value after substitution of its variables, and its position.
 #[derive(Clone, Debug)]
-pub struct Word {
+pub struct FieldValue {
     pub text: String,
     pub spot: Spot,
 }
 
-/// The findings so far.
-pub struct Check<'a> {
+/// Reads the fields of one configuration and holds what it found wrong so far.
+pub struct FieldReader<'a> {
     environment: &'a Environment<'a>,
     pub faults: Vec<Fault>,
     pub warnings: Vec<Warning>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> FieldReader<'a> {
     pub fn new(environment: &'a Environment<'a>) -> Self {
         Self {
             environment,
@@ -41,30 +41,30 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Notes that something is wrong.
+    /// Records a fault.
     pub fn fault(&mut self, spot: &Spot, text: impl Into<String>) {
         note(&mut self.faults, spot, text.into());
     }
 
-    /// Notes that something is surprising.
+    /// Records a warning.
     pub fn warn(&mut self, spot: &Spot, text: impl Into<String>) {
         note(&mut self.warnings, spot, text.into());
     }
 
-    /// A field of any shape. Blank is a fault: whether "nothing" or "the default" was meant cannot be known.
+    /// A field of any shape. A blank field is a fault, because it could mean "nothing" or "the default".
     pub fn given<'f, T>(
         &mut self,
         at: &Spot,
-        (name, field): Named<'f, Field<T>>,
+        (name, field): NamedField<'f, Field<T>>,
     ) -> Option<(Spot, &'f T)> {
-        self.unblank(at.field(name), field)
+        self.not_blank(at.field(name), field)
     }
 
-    /// A section, or `absent` in its place: a section that is not there is one in which every field is absent.
+    /// A section; if the file has none, `absent`, a section without any field.
     pub fn section<'f, T: Fields>(
         &mut self,
         at: &Spot,
-        section: Named<'f, Field<T>>,
+        section: NamedField<'f, Field<T>>,
         absent: &'f T,
     ) -> (Spot, &'f T) {
         let given = self.given(at, section);
@@ -73,7 +73,7 @@ impl<'a> Check<'a> {
         (spot, raw)
     }
 
-    /// Faults for the fields that `raw`, at `at`, should not have.
+    /// Records a fault for each unknown field of `raw`, which is at `at`.
     pub fn unknown<T: Fields>(&mut self, at: &Spot, raw: &T) {
         for (place, name) in raw.unknown() {
             let (name, known) = (quote(name), T::KNOWN.join(", "));
@@ -86,18 +86,18 @@ impl<'a> Check<'a> {
     pub fn items<'f, T>(
         &mut self,
         at: &Spot,
-        list: Named<'f, List<T>>,
+        list: NamedField<'f, ListField<T>>,
     ) -> Option<Vec<(Spot, &'f T)>> {
         let (spot, items) = self.given(at, list)?;
         let items = (0..).zip(items);
         Some(
             items
-                .filter_map(|(index, item)| self.unblank(spot.item(index), item))
+                .filter_map(|(index, item)| self.not_blank(spot.item(index), item))
                 .collect(),
         )
     }
 
-    fn unblank<'f, T>(&mut self, spot: Spot, field: &'f Field<T>) -> Option<(Spot, &'f T)> {
+    fn not_blank<'f, T>(&mut self, spot: Spot, field: &'f Field<T>) -> Option<(Spot, &'f T)> {
         let (place, value) = field.found()?;
         let spot = spot.at(place);
         if value.is_none() {
@@ -106,27 +106,31 @@ impl<'a> Check<'a> {
         value.map(|value| (spot, value))
     }
 
-    /// A single value.
-    pub fn word(&mut self, at: &Spot, field: Named<'_, Text>) -> Option<Word> {
+    /// The text of a field.
+    pub fn text(&mut self, at: &Spot, field: NamedField<'_, TextField>) -> Option<FieldValue> {
         let (spot, text) = self.given(at, field)?;
-        self.substituted(spot, text)
+        self.substitute(spot, text)
     }
 
-    /// The values of a list.
-    pub fn words(&mut self, at: &Spot, list: Named<'_, List<String>>) -> Option<Vec<Word>> {
+    /// The texts of a list.
+    pub fn texts(
+        &mut self,
+        at: &Spot,
+        list: NamedField<'_, ListField<String>>,
+    ) -> Option<Vec<FieldValue>> {
         let items = self.items(at, list)?;
         Some(
             items
                 .into_iter()
-                .filter_map(|(spot, text)| self.substituted(spot, text))
+                .filter_map(|(spot, text)| self.substitute(spot, text))
                 .collect(),
         )
     }
 
-    /// A value with its variables put in.
-    pub fn substituted(&mut self, spot: Spot, text: &str) -> Option<Word> {
+    /// Substitutes the variables of a value.
+    pub fn substitute(&mut self, spot: Spot, text: &str) -> Option<FieldValue> {
         match substitute(text, self.environment) {
-            Ok(text) => Some(Word { text, spot }),
+            Ok(text) => Some(FieldValue { text, spot }),
             Err(fault) => {
                 self.fault(&spot, fault);
                 None
@@ -134,36 +138,36 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// What a variable says of the field at `path`. An empty variable says nothing.
-    pub fn variable(&self, name: &str, path: &str) -> Option<Word> {
+    /// The value that an environment variable gives the field at `path`. An empty variable counts as unset.
+    pub fn variable(&self, name: &str, path: &str) -> Option<FieldValue> {
         let text = (self.environment)(name).filter(|text| !text.is_empty())?;
         let spot = Spot::file(name).field(path);
-        Some(Word { text, spot })
+        Some(FieldValue { text, spot })
     }
 
-    /// A value that must not be empty.
-    pub fn filled(&mut self, at: &Spot, field: Named<'_, Text>) -> Option<Word> {
-        let word = self.word(at, field)?;
-        if word.text.is_empty() {
-            self.fault(&word.spot, "must not be empty");
+    /// The text of a field that must not be empty.
+    pub fn filled(&mut self, at: &Spot, field: NamedField<'_, TextField>) -> Option<FieldValue> {
+        let value = self.text(at, field)?;
+        if value.text.is_empty() {
+            self.fault(&value.spot, "must not be empty");
             return None;
         }
-        Some(word)
+        Some(value)
     }
 
-    /// A path, as it is written.
-    pub fn path(&mut self, at: &Spot, field: Named<'_, Text>) -> Option<PathBuf> {
-        self.filled(at, field).map(|word| word.text.into())
+    /// A path. Relative paths stay relative.
+    pub fn path(&mut self, at: &Spot, field: NamedField<'_, TextField>) -> Option<PathBuf> {
+        self.filled(at, field).map(|value| value.text.into())
     }
 
     /// A whole number within `range`.
     pub fn number(
         &mut self,
         at: &Spot,
-        field: Named<'_, Text>,
+        field: NamedField<'_, TextField>,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
-        let Word { text, spot } = self.word(at, field)?;
+        let FieldValue { text, spot } = self.text(at, field)?;
         // Digits only: `parse` alone would take a sign.
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let number = text.parse().ok().filter(|_| digits);
@@ -179,9 +183,9 @@ impl<'a> Check<'a> {
         None
     }
 
-    /// Yes or no. The spellings are those of YAML 1.1, which envoyproxy/ratelimit reads.
-    pub fn flag(&mut self, at: &Spot, field: Named<'_, Text>) -> Option<bool> {
-        let Word { text, spot } = self.word(at, field)?;
+    /// A boolean. The spellings are those of YAML 1.1, which envoyproxy/ratelimit reads.
+    pub fn flag(&mut self, at: &Spot, field: NamedField<'_, TextField>) -> Option<bool> {
+        let FieldValue { text, spot } = self.text(at, field)?;
         match text.to_ascii_lowercase().as_str() {
             "true" | "yes" | "on" => Some(true),
             "false" | "no" | "off" => Some(false),
@@ -199,10 +203,10 @@ impl<'a> Check<'a> {
     pub fn duration(
         &mut self,
         at: &Spot,
-        field: Named<'_, Text>,
+        field: NamedField<'_, TextField>,
         range: RangeInclusive<Duration>,
     ) -> Option<Duration> {
-        let Word { text, spot } = self.word(at, field)?;
+        let FieldValue { text, spot } = self.text(at, field)?;
         let found = duration::parse(&text);
         if let Some(found) = found.filter(|found| range.contains(found)) {
             return Some(found);
@@ -222,24 +226,24 @@ impl<'a> Check<'a> {
         None
     }
 
-    /// One word of several.
+    /// One of the names in `choices`.
     pub fn choice<T: Copy>(
         &mut self,
         at: &Spot,
-        field: Named<'_, Text>,
+        field: NamedField<'_, TextField>,
         choices: &[(&str, T)],
     ) -> Option<T> {
-        let word = self.word(at, field)?;
-        self.chosen(&word, choices)
+        let value = self.text(at, field)?;
+        self.choose(&value, choices)
     }
 
-    /// What `word` chooses.
-    pub fn chosen<T: Copy>(&mut self, word: &Word, choices: &[(&str, T)]) -> Option<T> {
-        let found = choices.iter().find(|(name, _)| *name == word.text);
+    /// The choice that `value` names.
+    pub fn choose<T: Copy>(&mut self, value: &FieldValue, choices: &[(&str, T)]) -> Option<T> {
+        let found = choices.iter().find(|(name, _)| *name == value.text);
         if found.is_none() {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-            let (names, text) = (names.join(", "), quote(&word.text));
-            self.fault(&word.spot, format!("must be one of {names}, not {text}"));
+            let (names, text) = (names.join(", "), quote(&value.text));
+            self.fault(&value.spot, format!("must be one of {names}, not {text}"));
         }
         found.map(|(_, choice)| *choice)
     }
@@ -249,7 +253,7 @@ fn note(findings: &mut Vec<Fault>, spot: &Spot, text: String) {
     let (spot, text) = match findings.len() {
         0..FINDINGS_MAX => (spot.clone(), text),
         FINDINGS_MAX => {
-            let text = format!("there is more than these {FINDINGS_MAX} to say: mend them first");
+            let text = format!("only the first {FINDINGS_MAX} are listed: fix these first");
             (Spot::file(&spot.file), text)
         }
         _ => return,

@@ -1,17 +1,17 @@
-//! Everything random of a run, from its one seed.
+//! The random numbers of a run, all from its one seed.
 
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Exp1};
 use rand_pcg::Pcg64Mcg;
 
-/// A stream of random numbers. Streams of one seed and different names have nothing to do with each other.
+/// A stream of random numbers. Streams of one seed with different names are independent.
 #[derive(Clone, Debug)]
-pub struct Dice(Pcg64Mcg);
+pub struct SeededRandom(Pcg64Mcg);
 
-impl Dice {
+impl SeededRandom {
     /// The stream `name` of `seed`.
     pub fn new(seed: u64, name: u64) -> Self {
-        // Neighbouring seeds make neighbouring states; a few throws set them apart.
+        // Mix the seed, because neighbouring seeds would make neighbouring states.
         let state = u128::from(mix(seed)) << 64 | u128::from(mix(seed ^ mix(name)));
         Self(Pcg64Mcg::from_seed(state.to_le_bytes()))
     }
@@ -40,7 +40,7 @@ impl Dice {
     }
 }
 
-/// A number that looks nothing like `number`.
+/// A hash of `number` (SplitMix64).
 pub const fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What happens, and when: one heap.
+//! The events of a run, in one heap.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -32,7 +32,7 @@ pub(super) enum Event {
         sent: u64,
         reply: Option<Box<Reply>>,
     },
-    BeatAtStore {
+    HeartbeatAtStore {
         pod: usize,
         sent: u64,
         heartbeat: Heartbeat,
@@ -72,50 +72,50 @@ pub(super) enum Event {
     },
 }
 
-/// What happens when; in a heap, the soonest first, and what was planned first first.
+/// An event and its time. The soonest comes first; of events at one time, the one that was planned first.
 #[derive(Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedEvent {
     pub(super) at: u64,
     number: u64,
     pub(super) event: Event,
 }
 
-impl PartialEq for Planned {
+impl PartialEq for PlannedEvent {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Planned {}
+impl Eq for PlannedEvent {}
 
-impl PartialOrd for Planned {
+impl PartialOrd for PlannedEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Planned {
+impl Ord for PlannedEvent {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }
 
-/// Everything that is yet to happen.
+/// All future events.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     number: u64,
-    heap: BinaryHeap<Reverse<Planned>>,
+    heap: BinaryHeap<Reverse<PlannedEvent>>,
 }
 
-impl Agenda {
+impl EventQueue {
     pub(super) fn plan(&mut self, at: u64, event: Event) {
         self.number += 1;
         let number = self.number;
-        self.heap.push(Reverse(Planned { at, number, event }));
+        self.heap.push(Reverse(PlannedEvent { at, number, event }));
     }
 
-    /// What happens next, if that is not after `end`.
-    pub(super) fn next(&mut self, end: u64) -> Option<Planned> {
+    /// The next event, if it is not after `end`.
+    pub(super) fn next(&mut self, end: u64) -> Option<PlannedEvent> {
         let due = self.heap.peek().is_some_and(|Reverse(next)| next.at <= end);
         match due {
             true => self.heap.pop().map(|Reverse(next)| next),

@@ -1,7 +1,9 @@
-//! The store, in memory: what `apply.lua` does, and `take.lua` with cells that are given back, said once more, in
-//! integers and without Redis.
+//! A model of the store in memory: what `apply.lua` does, and `take.lua` with refunds, in integers and without Redis.
 //!
-//! Values are exactly what Redis would hold, so that both can be spoilt in the same way and compared afterwards.
+//! `values.rs` has the values exactly as Redis would hold them, so that a test can damage both in the same way and compare
+//! them afterwards.
+
+mod values;
 
 use std::collections::BTreeMap;
 
@@ -11,91 +13,31 @@ use tidegate_core::pure::sync::{
 };
 use tidegate_core::pure::{Cells, Span};
 
-const NUMBER_MAX: u64 = 1 << 52;
+pub use values::{LaneRecord, StoredLevel, StoredRecord, StoredValue, StoredWindows};
+
 const LENGTH_MAX: u64 = 1 << 51;
-/// What a pod sends at most.
+/// The largest number that a pod sends.
 const SENT_MAX: u64 = (1 << 49) - 1;
 const DEMAND_MAX: u64 = 1 << 39;
 const DEMAND_HALVES_MS: u64 = 10_000;
 const LIVE_HOLD_US: u64 = 10_000_000;
 const DEBT_HEARD_US: u64 = 2_000_000;
-/// What a level must have grown by to be news, where the call does not say it.
+/// How much a level must have grown to be news, if the call does not say it.
 const NEWS_STEP_US: u64 = 20_000;
 
-/// A bucket as it is kept. Times are in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
-    /// When the bucket is empty again.
-    pub tat: u64,
-    /// The level that a full bucket has, at the last write.
-    pub capacity: u64,
-    /// How much the fleet asks, in thousandths of cells.
-    pub demand: u64,
-    /// When the demand was brought up to date.
-    pub demand_at: u64,
-    /// Until when the other pods know that the bucket is full.
-    pub published_until: u64,
-    /// Until when every pod reports the key.
-    pub live_until: u64,
-}
-
-/// Windows as they are kept. Times are in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Windows {
-    /// How long a window is.
-    pub window: u64,
-    /// The number of the current window.
-    pub index: u64,
-    /// Cells of the current window.
-    pub current: u64,
-    /// Cells of the window before it.
-    pub previous: u64,
-    /// 1 if the other pods know that the current window is full.
-    pub published: u64,
-}
-
-/// A pod's books in one lane.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Record {
-    /// The number of the last batch that was booked.
-    pub sequence: u64,
-    /// All cells that were booked.
-    pub gross: u64,
-}
-
-/// What stands under a key's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// A bucket of the level family.
-    Level(Level),
-    /// A bucket of the window family.
-    Windows(Windows),
-    /// No value of ours.
-    Poison,
-}
-
-/// What stands under a record's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptRecord {
-    /// A sound record.
-    Record(Record),
-    /// No value of ours.
-    Poison,
-}
-
-/// The store.
+/// The store in memory.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
-    /// What stands under the names of keys.
-    pub keys: BTreeMap<StoreKey, Kept>,
-    /// What stands under the names of records, by lane and incarnation.
-    pub records: BTreeMap<(Lane, u128), KeptRecord>,
-    /// News published so far, in order.
+pub struct StoreModel {
+    /// The value of each key.
+    pub keys: BTreeMap<StoreKey, StoredValue>,
+    /// The record of each lane and pod.
+    pub records: BTreeMap<(Lane, u128), StoredRecord>,
+    /// The published news, in order.
     pub news: Vec<News>,
 }
 
-/// A bucket as it stands at one instant.
-struct Aged {
+/// A bucket at one instant.
+struct AgedLevel {
     level: u64,
     demand: u64,
     demand_at: u64,
@@ -103,8 +45,8 @@ struct Aged {
     live_until: u64,
 }
 
-/// One call under way.
-struct Round {
+/// One call in progress.
+struct ModelCall {
     now: u64,
     news_step: u64,
     applied: bool,
@@ -112,16 +54,16 @@ struct Round {
     news: Vec<News>,
 }
 
-impl Model {
+impl StoreModel {
     /// What `apply.lua` does at `now_us` for the pod of this incarnation.
     pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> Reply {
         let place = (call.lane, incarnation);
         let (record, poisoned) = match self.records.get(&place) {
-            Some(KeptRecord::Record(record)) => (*record, 0),
-            Some(KeptRecord::Poison) => (Record::default(), 1),
-            None => (Record::default(), 0),
+            Some(StoredRecord::Record(record)) => (*record, 0),
+            Some(StoredRecord::Poison) => (LaneRecord::default(), 1),
+            None => (LaneRecord::default(), 0),
         };
-        let mut round = Round {
+        let mut round = ModelCall {
             now: now_us,
             news_step: micros(call.news_step),
             applied: call.sequence > 0 && record.sequence == call.previous,
@@ -136,11 +78,11 @@ impl Model {
         let mut after = record;
         if round.applied {
             let gross: u64 = call.deltas.iter().map(|delta| delta.gross.get()).sum();
-            after = Record {
+            after = LaneRecord {
                 sequence: call.sequence,
                 gross: record.gross + gross,
             };
-            self.records.insert(place, KeptRecord::Record(after));
+            self.records.insert(place, StoredRecord::Record(after));
             self.news.append(&mut round.news);
         }
         Reply {
@@ -152,16 +94,16 @@ impl Model {
         }
     }
 
-    /// What `take.lua` does at `now_us` with cells that are given back.
+    /// What `take.lua` does at `now_us` with a refund.
     pub fn give_back(&mut self, refund: &Refund, now_us: u64) -> StoreState {
-        let mut round = Round {
+        let mut round = ModelCall {
             now: now_us,
             news_step: NEWS_STEP_US,
             applied: true,
             repaired: 0,
             news: Vec::new(),
         };
-        let kept = self.keys.get(&refund.key).copied();
+        let stored = self.keys.get(&refund.key).copied();
         let (store_state, after) = match refund.terms {
             Terms::Level {
                 interval,
@@ -169,19 +111,19 @@ impl Model {
                 debt_max,
             } => {
                 let terms = [micros(interval), micros(capacity), micros(debt_max)];
-                round.emptier_level(refund, kept, terms)
+                round.refund_level(refund, stored, terms)
             }
             Terms::Window {
                 window, requests, ..
-            } => round.emptier_windows(refund, kept, micros(window).max(1), requests.get()),
+            } => round.refund_windows(refund, stored, micros(window).max(1), requests.get()),
         };
         self.keys.insert(refund.key, after);
         self.news.append(&mut round.news);
         store_state
     }
 
-    fn delta(&mut self, delta: &Delta, round: &mut Round) -> StoreState {
-        let kept = self.keys.get(&delta.key).copied();
+    fn delta(&mut self, delta: &Delta, round: &mut ModelCall) -> StoreState {
+        let stored = self.keys.get(&delta.key).copied();
         let (store_state, after) = match delta.terms {
             Terms::Level {
                 interval,
@@ -189,11 +131,11 @@ impl Model {
                 debt_max,
             } => {
                 let terms = [micros(interval), micros(capacity), micros(debt_max)];
-                round.level(delta, kept, terms)
+                round.level(delta, stored, terms)
             }
             Terms::Window {
                 window, requests, ..
-            } => round.windows(delta, kept, micros(window).max(1), requests.get()),
+            } => round.windows(delta, stored, micros(window).max(1), requests.get()),
         };
         if round.applied {
             self.keys.insert(delta.key, after);
@@ -202,16 +144,21 @@ impl Model {
     }
 }
 
-impl Round {
-    fn level(&mut self, delta: &Delta, kept: Option<Kept>, terms: [u64; 3]) -> (StoreState, Kept) {
-        let [interval, capacity, debt_max] = terms;
-        let Aged {
+impl ModelCall {
+    fn level(
+        &mut self,
+        delta: &Delta,
+        stored: Option<StoredValue>,
+        terms: [u64; 3],
+    ) -> (StoreState, StoredValue) {
+        let [_, capacity, debt_max] = terms;
+        let AgedLevel {
             mut level,
             mut demand,
             demand_at,
             mut published,
             mut live_until,
-        } = self.aged(delta.key.kind, (kept, delta.known), terms);
+        } = self.aged(delta.key.kind, stored, delta.known, terms);
         let mut capped = false;
         if self.applied {
             let most = level.max(capacity + debt_max);
@@ -221,17 +168,17 @@ impl Round {
             demand = (demand + delta.gross.get() * 1_000).min(DEMAND_MAX);
             let ending = live_until < self.now + LIVE_HOLD_US / 2;
             if delta.live && (ending || live_until > self.now + LIVE_HOLD_US) {
-                self.tell(delta.key, NewsKind::Live(span(LIVE_HOLD_US)));
+                self.publish(delta.key, NewsKind::Live(span(LIVE_HOLD_US)));
                 live_until = self.now + LIVE_HOLD_US;
             }
-            published = self.told_full(delta.key, level, published, (interval, capacity));
+            published = self.publish_if_full(delta.key, level, published, terms);
         }
         let store_state = StoreState::Level {
             level: span(level),
             demand,
             capped,
         };
-        let after = Level {
+        let after = StoredLevel {
             tat: self.now + level,
             capacity,
             demand,
@@ -239,28 +186,29 @@ impl Round {
             published_until: published,
             live_until,
         };
-        (store_state, Kept::Level(after))
+        (store_state, StoredValue::Level(after))
     }
 
-    /// A bucket as it stands now, seen on the scale of these terms.
+    /// The bucket at the time of the call, on the scale of these terms.
     fn aged(
         &mut self,
         kind: BucketKind,
-        (kept, known): (Option<Kept>, Known),
+        stored: Option<StoredValue>,
+        known: Known,
         terms: [u64; 3],
-    ) -> Aged {
+    ) -> AgedLevel {
         let [_, capacity, debt_max] = terms;
-        let stored = match kept {
-            Some(Kept::Level(level)) => level,
-            Some(Kept::Poison | Kept::Windows(_)) => {
+        let stored = match stored {
+            Some(StoredValue::Level(level)) => level,
+            Some(StoredValue::Poison | StoredValue::Windows(_)) => {
                 self.repaired += 1;
-                Level {
+                StoredLevel {
                     tat: self.now + micros(known.level).min(capacity),
                     capacity,
-                    ..Level::default()
+                    ..StoredLevel::default()
                 }
             }
-            None => Level::default(),
+            None => StoredLevel::default(),
         };
         let mut level = stored.tat.saturating_sub(self.now);
         let mut published = stored.published_until;
@@ -283,7 +231,7 @@ impl Round {
             demand = demand.min(DEMAND_MAX) * DEMAND_HALVES_MS / (DEMAND_HALVES_MS + passed_ms);
             demand_at = stored.demand_at + passed_ms * 1_000;
         }
-        Aged {
+        AgedLevel {
             level,
             demand,
             demand_at,
@@ -292,46 +240,46 @@ impl Round {
         }
     }
 
-    /// Tells that a bucket is full, if that is news, and answers until when it is published.
-    fn told_full(
+    /// Publishes that a bucket is full, if that is news. Returns until when it is published.
+    fn publish_if_full(
         &mut self,
         key: StoreKey,
         level: u64,
         published: u64,
-        (interval, capacity): (u64, u64),
+        [interval, capacity, _]: [u64; 3],
     ) -> u64 {
         let grown = (self.now + level).saturating_sub(published);
         let full_for = (level + interval).saturating_sub(capacity);
         if full_for > 0 && grown * 4 > full_for.max(self.news_step * 4) {
-            self.tell(key, NewsKind::Full(span(level)));
+            self.publish(key, NewsKind::Full(span(level)));
             return self.now + level;
         }
         published
     }
 
-    /// What `take.lua` makes of a bucket that cells are given back to.
-    fn emptier_level(
+    /// Refunds cells to a bucket, as `take.lua` does.
+    fn refund_level(
         &mut self,
         refund: &Refund,
-        kept: Option<Kept>,
+        stored: Option<StoredValue>,
         terms: [u64; 3],
-    ) -> (StoreState, Kept) {
-        let [interval, capacity, _] = terms;
+    ) -> (StoreState, StoredValue) {
+        let [_, capacity, _] = terms;
         let known = Known::assumed(&refund.terms);
-        let aged = self.aged(refund.key.kind, (kept, known), terms);
-        // What is less than a microsecond stays used.
+        let aged = self.aged(refund.key.kind, stored, known, terms);
+        // The price is rounded down to a microsecond; the rest stays used.
         let price = (refund.price.get() / 1_000).min(SENT_MAX);
         let level = aged.level.saturating_sub(price);
         let cells = refund.cells.get();
         let demand = aged.demand.saturating_sub(cells * 1_000);
         let published = aged.published.min(self.now + level);
-        let published_until = self.told_full(refund.key, level, published, (interval, capacity));
+        let published_until = self.publish_if_full(refund.key, level, published, terms);
         let store_state = StoreState::Level {
             level: span(level),
             demand,
             capped: false,
         };
-        let after = Level {
+        let after = StoredLevel {
             tat: self.now + level,
             capacity,
             demand,
@@ -339,19 +287,19 @@ impl Round {
             published_until,
             live_until: aged.live_until,
         };
-        (store_state, Kept::Level(after))
+        (store_state, StoredValue::Level(after))
     }
 
-    /// What it makes of windows.
-    fn emptier_windows(
+    /// Refunds cells to windows, as `take.lua` does.
+    fn refund_windows(
         &mut self,
         refund: &Refund,
-        kept: Option<Kept>,
+        stored: Option<StoredValue>,
         window: u64,
         most: u64,
-    ) -> (StoreState, Kept) {
+    ) -> (StoreState, StoredValue) {
         let assumed = Known::assumed(&refund.terms).cells.min(Cells::new(most));
-        let (mut after, at) = self.windows_at(kept, window, assumed);
+        let (mut after, at) = self.windows_at(stored, window, assumed);
         let left = (after.index + 1) * window - at;
         let cells = refund.cells.get();
         match at.checked_sub(micros(refund.age)).map(|then| then / window) {
@@ -366,7 +314,7 @@ impl Round {
         if after.current < most {
             after.published = 0;
         } else if after.published == 0 {
-            self.tell(refund.key, NewsKind::Full(span(left)));
+            self.publish(refund.key, NewsKind::Full(span(left)));
             after.published = 1;
         }
         let store_state = StoreState::Window {
@@ -374,20 +322,25 @@ impl Round {
             previous: Cells::new(after.previous),
             left: span(left),
         };
-        (store_state, Kept::Windows(after))
+        (store_state, StoredValue::Windows(after))
     }
 
-    /// Windows as they stand, and where in time that is. A value that is not ours counts as `assumed` cells.
-    fn windows_at(&mut self, kept: Option<Kept>, window: u64, assumed: Cells) -> (Windows, u64) {
+    /// The current windows, and the time within them. A value that tidegate did not write counts as `assumed` cells.
+    fn windows_at(
+        &mut self,
+        stored: Option<StoredValue>,
+        window: u64,
+        assumed: Cells,
+    ) -> (StoredWindows, u64) {
         let index = self.now / window;
-        let fresh = Windows {
+        let fresh = StoredWindows {
             window,
             index,
-            ..Windows::default()
+            ..StoredWindows::default()
         };
         let (mut after, mut at) = (fresh, self.now);
-        match kept {
-            Some(Kept::Windows(stored)) if stored.window == window => {
+        match stored {
+            Some(StoredValue::Windows(stored)) if stored.window == window => {
                 if stored.index == index {
                     after = stored;
                 } else if stored.index + 1 == index {
@@ -398,8 +351,8 @@ impl Round {
                     at = stored.index * window;
                 }
             }
-            Some(Kept::Windows(_)) | None => {}
-            Some(Kept::Level(_) | Kept::Poison) => {
+            Some(StoredValue::Windows(_)) | None => {}
+            Some(StoredValue::Level(_) | StoredValue::Poison) => {
                 self.repaired += 1;
                 after.current = assumed.get();
             }
@@ -410,15 +363,15 @@ impl Round {
     fn windows(
         &mut self,
         delta: &Delta,
-        kept: Option<Kept>,
+        stored: Option<StoredValue>,
         window: u64,
         most: u64,
-    ) -> (StoreState, Kept) {
+    ) -> (StoreState, StoredValue) {
         let assumed = delta.known.cells.min(Cells::new(most));
-        let (mut after, at) = self.windows_at(kept, window, assumed);
+        let (mut after, at) = self.windows_at(stored, window, assumed);
         let left = (after.index + 1) * window - at;
         if self.applied {
-            // Before the epoch is before any window.
+            // A time before the epoch is in no window.
             let counted_in = at.checked_sub(micros(delta.age)).map(|then| then / window);
             let billed = delta.billed.get();
             match counted_in {
@@ -431,7 +384,7 @@ impl Round {
                 Some(_) | None => {}
             }
             if after.current >= most && after.published == 0 {
-                self.tell(delta.key, NewsKind::Full(span(left)));
+                self.publish(delta.key, NewsKind::Full(span(left)));
                 after.published = 1;
             }
         }
@@ -440,10 +393,10 @@ impl Round {
             previous: Cells::new(after.previous),
             left: span(left),
         };
-        (store_state, Kept::Windows(after))
+        (store_state, StoredValue::Windows(after))
     }
 
-    fn tell(&mut self, key: StoreKey, kind: NewsKind) {
+    fn publish(&mut self, key: StoreKey, kind: NewsKind) {
         self.news.push(News { key, kind });
     }
 }
@@ -460,63 +413,4 @@ fn micros(span: Span) -> u64 {
 
 fn span(micros: u64) -> Span {
     Span::nanos(micros.saturating_mul(1_000))
-}
-
-impl Kept {
-    /// What these bytes are under a key of this kind.
-    pub fn of_bytes(kind: BucketKind, bytes: &[u8]) -> Self {
-        match kind {
-            BucketKind::Level | BucketKind::Caller => match numbers(bytes) {
-                Some(
-                    [
-                        tat,
-                        capacity,
-                        demand,
-                        demand_at,
-                        published_until,
-                        live_until,
-                    ],
-                ) => Self::Level(Level {
-                    tat,
-                    capacity,
-                    demand,
-                    demand_at,
-                    published_until,
-                    live_until,
-                }),
-                None => Self::Poison,
-            },
-            BucketKind::Window => match numbers(bytes) {
-                Some([window, index, current, previous, published]) => Self::Windows(Windows {
-                    window,
-                    index,
-                    current,
-                    previous,
-                    published,
-                }),
-                None => Self::Poison,
-            },
-        }
-    }
-}
-
-impl KeptRecord {
-    /// What these bytes are under a record's name.
-    pub fn of_bytes(bytes: &[u8]) -> Self {
-        match numbers(bytes) {
-            Some([sequence, gross]) => Self::Record(Record { sequence, gross }),
-            None => Self::Poison,
-        }
-    }
-}
-
-/// So many numbers, if that is what `bytes` are and each is one that Redis may hold.
-fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
-    let (numbers, rest) = bytes.as_chunks::<8>();
-    let numbers: Vec<u64> = numbers
-        .iter()
-        .map(|number| u64::from_le_bytes(*number))
-        .collect();
-    let sound = rest.is_empty() && numbers.iter().all(|number| *number < NUMBER_MAX);
-    numbers.try_into().ok().filter(|_| sound)
 }
