@@ -51,7 +51,7 @@ enum SimCommand {
         #[command(flatten)]
         options: Options,
         /// Leave a part of the algorithm out, to see what it is for
-        #[arg(long, value_name = "PART", value_parser = PossibleValuesParser::new(Ablation::ALL.map(Ablation::name)))]
+        #[arg(long = "without", value_name = "PART", value_parser = PossibleValuesParser::new(Ablation::ALL.map(Ablation::name)))]
         ablation: Option<String>,
     },
     /// Run a scenario with tidegate and with what others do, on the same checks
