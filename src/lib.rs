@@ -6,6 +6,7 @@
 pub mod clock;
 pub mod telemetry;
 
+pub mod net;
 pub mod wire;
 
 pub mod admin;

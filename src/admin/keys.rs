@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
+use crate::net::{HttpReply, json, refusal};
 use crate::wire::decode::{self, Refused};
-use crate::wire::{Reply, json, refusal};
 use tidegate_core::engine::store_request::{Responder, StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, Hit};
 use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
@@ -33,7 +33,7 @@ struct Row {
 
 impl Api {
     /// `GET /admin/v1/usage`.
-    pub(super) async fn usage(&self, query: &str) -> Reply {
+    pub(super) async fn usage(&self, query: &str) -> HttpReply {
         let looked = self.look(query, |answer, hit, moment| Row {
             json: usage_json(answer, hit),
             store: self.engine.store_key(answer, hit, moment),
@@ -67,7 +67,7 @@ impl Api {
     }
 
     /// `DELETE /admin/v1/keys`.
-    pub(super) async fn reset(&self, query: &str) -> Reply {
+    pub(super) async fn reset(&self, query: &str) -> HttpReply {
         let looked = self.look(query, |answer, hit, moment| {
             answer.limit(hit)?;
             self.engine.forget_hit(answer, hit, moment);
@@ -161,7 +161,7 @@ fn reported<T: Send + 'static>() -> (Responder<T>, Answered<T>) {
     (Box::new(move |end| tell.send(end).is_ok()), receive_news)
 }
 
-fn refused_reply(refused: &Refused) -> Reply {
+fn refused_reply(refused: &Refused) -> HttpReply {
     let what = refused.to_string();
     refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
 }
@@ -326,7 +326,7 @@ mod tests {
         })
     }
 
-    async fn body(reply: Reply) -> (u16, Value) {
+    async fn body(reply: HttpReply) -> (u16, Value) {
         let status = reply.status().as_u16();
         let bytes = reply.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&bytes).unwrap())

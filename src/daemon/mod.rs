@@ -26,16 +26,18 @@ use crate::doors::http::Http;
 use crate::doors::limiter::Limiter;
 use crate::doors::resp::Resp;
 use crate::doors::strict::Strict;
+use crate::net::accept::{Acceptor, ConnectionHandler};
+use crate::net::connection_slots::EvictingHandler;
+use crate::net::drain::{Drain, DrainSwitch};
+use crate::net::http1::Http1;
+use crate::net::http2::Http2;
+use crate::net::listen::{BindError, Listener};
+use crate::net::unguessable;
 use crate::reload::{Handle, Reloader, Variables};
 use crate::sync::{Driver, StartError, StoreSetupError};
 use crate::telemetry::{
     ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
 };
-use crate::wire::http1::Http1;
-use crate::wire::http2::Http2;
-use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
-use crate::wire::seats::GivingWay;
-use crate::wire::unguessable;
 use greet::greet;
 use tidegate_config::{Address, Config};
 use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
@@ -219,10 +221,10 @@ impl Shared<'_> {
         opening.open(grpc, checks()).await?;
         let resp = ("resp", &listen.resp[..], resp);
         opening.open(resp, checks()).await?;
-        let metrics = GivingWay::new(Http1(health), self.gave_way("metrics"));
+        let metrics = EvictingHandler::new(Http1(health), self.gave_way("metrics"));
         let metrics = ("metrics", &listen.metrics[..], metrics);
         opening.open(metrics, pages()).await?;
-        let admin = GivingWay::new(Http1(api), self.gave_way("admin"));
+        let admin = EvictingHandler::new(Http1(api), self.gave_way("admin"));
         let admin = ("admin", &listen.admin[..], admin);
         opening.open(admin, pages()).await?;
         Ok(Opened {
@@ -261,8 +263,8 @@ impl Shared<'_> {
         })
     }
 
-    fn door(&self, name: &str, permits: Arc<Semaphore>) -> Door {
-        Door {
+    fn acceptor(&self, name: &str, permits: Arc<Semaphore>) -> Acceptor {
+        Acceptor {
             permits,
             drain: self.drain.clone(),
             open: self.telemetry.gauge(CONNECTIONS, &[name]),
@@ -289,15 +291,15 @@ impl Opening<'_> {
     /// Binds the addresses of one door.
     async fn open(
         &mut self,
-        (name, addresses, speaker): (&'static str, &[Address], impl Speak),
+        (name, addresses, handler): (&'static str, &[Address], impl ConnectionHandler),
         permits: Arc<Semaphore>,
     ) -> Result<(), BindError> {
         for address in addresses {
             let listener = Listener::bind(address, self.unix_mode).await?;
             self.at.push((name, listener.address()));
-            let door = self.shared.door(name, Arc::clone(&permits));
+            let acceptor = self.shared.acceptor(name, Arc::clone(&permits));
             self.doors
-                .push(Box::pin(door.serve(listener, speaker.clone())));
+                .push(Box::pin(acceptor.serve(listener, handler.clone())));
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::headers::{HeaderStyles, Sink};
 use super::{envoy, envoy_json, json};
-use crate::wire::Reply;
+use crate::net::HttpReply;
 use tidegate_core::engine::{Answer, Verdict};
 use tidegate_core::pure::{Check, Moment};
 
@@ -44,7 +44,7 @@ pub struct ResponseStyle {
 }
 
 /// The response to a check of Envoy's that is over a bound, and why.
-pub fn over_bound(why: &str) -> Reply {
+pub fn over_bound(why: &str) -> HttpReply {
     let mut body = Vec::with_capacity(PAGE_BYTES);
     envoy_json::write(&mut body, &envoy::over_bound(why, 0));
     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -59,7 +59,7 @@ pub fn response(
     check: &Check<'_>,
     answer: &Answer,
     telling: ResponseStyle,
-) -> Reply {
+) -> HttpReply {
     let mut page = Page::new();
     match telling.form {
         Form::Own => json::write(&mut page.bytes, check, answer, telling.shown_bytes_max),
@@ -102,7 +102,7 @@ impl Page {
         self.body = self.bytes.len();
     }
 
-    fn into_reply(self, mut headers: HeaderMap) -> Reply {
+    fn into_reply(self, mut headers: HeaderMap) -> HttpReply {
         let bytes = Bytes::from(self.bytes);
         headers.clear();
         headers.insert(CONTENT_TYPE, JSON);

@@ -21,9 +21,10 @@ use super::forward;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
 use super::strict::Late;
+use crate::net::{HttpReply, method_refusal, refusal};
 use crate::telemetry::About;
 use crate::wire::decode::{self, Asked, Refused};
-use crate::wire::{Reply, envoy, method_refusal, refusal};
+use crate::wire::envoy;
 use tidegate_config::HeaderStyle;
 use tidegate_core::engine::{Answer, CheckStep, Question, StorePlan};
 use tidegate_core::pure::{Check, Moment};
@@ -55,13 +56,13 @@ impl Http {
     }
 
     /// Decides what was asked, at once if that can be.
-    fn answer(&self, sent: Sent, headers: HeaderMap) -> Result<Reply, Late<Reply>> {
+    fn answer(&self, sent: Sent, headers: HeaderMap) -> Result<HttpReply, Late<HttpReply>> {
         let begun = self.0.begin(&sent, headers);
         begun.map_err(|asking| Late::new(self.clone().ask(sent, asking)))
     }
 
     /// Asks the store, and then decides.
-    async fn ask(self, sent: Sent, asking: Asking) -> Reply {
+    async fn ask(self, sent: Sent, asking: Asking) -> HttpReply {
         let Self(inner) = self;
         let Asking {
             plan,
@@ -139,7 +140,7 @@ struct Asking {
 }
 
 impl Service<Request<Incoming>> for Http {
-    type Response = Reply;
+    type Response = HttpReply;
     type Error = Infallible;
     type Future = HttpAnswer;
 
@@ -173,7 +174,7 @@ impl Service<Request<Incoming>> for Http {
 #[derive(Debug)]
 pub enum HttpAnswer {
     /// It is there.
-    AtOnce(Ready<Result<Reply, Infallible>>),
+    AtOnce(Ready<Result<HttpReply, Infallible>>),
     /// The body it answers is still being read.
     Reading {
         /// Who answers.
@@ -186,21 +187,21 @@ pub enum HttpAnswer {
         form: Form,
     },
     /// The store has to be asked first.
-    Late(Late<Reply>),
+    Late(Late<HttpReply>),
 }
 
 impl HttpAnswer {
-    fn at_once(reply: Reply) -> Self {
+    fn at_once(reply: HttpReply) -> Self {
         Self::AtOnce(future::ready(Ok(reply)))
     }
 
-    fn of(answer: Result<Reply, Late<Reply>>) -> Self {
+    fn of(answer: Result<HttpReply, Late<HttpReply>>) -> Self {
         answer.map_or_else(Self::Late, Self::at_once)
     }
 }
 
 impl Future for HttpAnswer {
-    type Output = Result<Reply, Infallible>;
+    type Output = Result<HttpReply, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
@@ -229,7 +230,7 @@ impl Future for HttpAnswer {
 
 impl Inner {
     /// Decides what was sent, unless the store has to be asked. The answer's headers go where the request's were.
-    fn begin(&self, sent: &Sent, headers: HeaderMap) -> Result<Reply, Asking> {
+    fn begin(&self, sent: &Sent, headers: HeaderMap) -> Result<HttpReply, Asking> {
         let moment = self.limiter.clock.moment();
         let begun = sent.asked().and_then(|asked| {
             asked.check(self.limiter.bounds.key_bytes_max, |check| {
@@ -267,12 +268,12 @@ impl Inner {
         answer: &Answer,
         (headers, telling): (HeaderMap, ResponseStyle),
         began: Moment,
-    ) -> Reply {
+    ) -> HttpReply {
         self.limiter.decided(answer, About::Check(check), began);
         encode::response(headers, check, answer, telling)
     }
 
-    fn refuse(&self, refused: &Refused, form: Form) -> Reply {
+    fn refuse(&self, refused: &Refused, form: Form) -> HttpReply {
         self.limiter.malformed();
         match (refused, form) {
             (Refused::OverBound(why), Form::Envoy) => encode::over_bound(why),
@@ -282,7 +283,7 @@ impl Inner {
         }
     }
 
-    fn unread(&self, why: Unread, form: Form) -> Reply {
+    fn unread(&self, why: Unread, form: Form) -> HttpReply {
         let bytes_max = self.limiter.bounds.body_bytes_max;
         match why {
             Unread::TooLarge => {

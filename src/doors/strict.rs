@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::doors::encode::{self, Form, ResponseStyle};
     use crate::doors::headers::HeaderStyles;
-    use crate::wire::Reply;
+    use crate::net::HttpReply;
     use tidegate_core::engine::store_request::Responder;
     use tidegate_core::engine::{FleetKey, Question, Setup};
     use tidegate_core::pure::rule::{
@@ -296,7 +296,7 @@ mod tests {
     };
 
     /// What a check is told whose store does not answer.
-    async fn told_alone(engine: &Engine, deny_status: Option<StatusCode>) -> Reply {
+    async fn told_alone(engine: &Engine, deny_status: Option<StatusCode>) -> HttpReply {
         let strict = Strict {
             store: Counter::default().store(),
             timeout: Duration::ZERO,
@@ -317,7 +317,7 @@ mod tests {
     }
 
     /// What the body has at each of these places.
-    async fn said<const N: usize>(reply: Reply, places: [&str; N]) -> [String; N] {
+    async fn said<const N: usize>(reply: HttpReply, places: [&str; N]) -> [String; N] {
         let body = reply.into_body().collect().await.unwrap().to_bytes();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         places.map(|place| body.pointer(place).unwrap().to_string())

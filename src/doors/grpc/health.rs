@@ -6,8 +6,8 @@ use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::until;
-use crate::wire::listen::Drain;
+use super::until_drain;
+use crate::net::drain::Drain;
 use crate::wire::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
 use crate::wire::proto::health::v1::health_server::{Health, HealthServer};
 use crate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
@@ -68,6 +68,6 @@ impl Health for Told {
                 Box::pin(unknown.chain(tokio_stream::pending()))
             }
         };
-        Ok(Response::new(until(told, self.ends.clone())))
+        Ok(Response::new(until_drain(told, self.ends.clone())))
     }
 }

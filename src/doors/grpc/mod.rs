@@ -6,10 +6,10 @@ mod health;
 mod reflection;
 
 use std::convert::Infallible;
-use std::future::{self, Future};
+use std::future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -30,10 +30,10 @@ use super::body::{Reading, Unread};
 use super::envoy;
 use super::headers::HeaderStyles;
 use super::limiter::Limiter;
+use crate::net::drain::{Drain, DrainWatch};
 use crate::telemetry::About;
 use crate::wire::decode::Refused;
 use crate::wire::envoy::from_protobuf;
-use crate::wire::listen::Drain;
 use crate::wire::proto::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
 };
@@ -321,29 +321,27 @@ impl Checks {
 }
 
 /// These messages, until `drain` begins and there are no more for now.
-fn until<T: 'static>(messages: BoxStream<T>, mut drain: Drain) -> BoxStream<T> {
-    Box::pin(Until {
-        messages,
-        begins: Box::pin(async move { drain.begins().await }),
-    })
+fn until_drain<T: 'static>(messages: BoxStream<T>, drain: Drain) -> BoxStream<T> {
+    let drain = DrainWatch::new(drain);
+    Box::pin(DrainedStream { messages, drain })
 }
 
-struct Until<T> {
+struct DrainedStream<T> {
     messages: BoxStream<T>,
-    begins: Pin<Box<dyn Future<Output = ()> + Send>>,
+    drain: DrainWatch,
 }
 
-impl<T> Stream for Until<T> {
+impl<T> Stream for DrainedStream<T> {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.messages.as_mut().poll_next(context) {
             Poll::Ready(next) => Poll::Ready(next),
-            Poll::Pending => {
-                ready!(self.begins.as_mut().poll(context));
+            Poll::Pending if self.drain.has_begun(context) => {
                 let ended = Status::unavailable("the server is about to end");
                 Poll::Ready(Some(Err(ended)))
             }
+            Poll::Pending => Poll::Pending,
         }
     }
 }

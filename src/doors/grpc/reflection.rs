@@ -8,8 +8,8 @@ use tonic::codegen::BoxStream;
 use tonic::codegen::tokio_stream::StreamExt;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::until;
-use crate::wire::listen::Drain;
+use super::until_drain;
+use crate::net::drain::Drain;
 use crate::wire::proto::DESCRIPTORS;
 use crate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
 use crate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
@@ -43,7 +43,10 @@ impl ServerReflection for Reflection {
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
         let unconfirmed = request.into_inner();
         let answers = unconfirmed.map(|question| question.and_then(reply));
-        Ok(Response::new(until(Box::pin(answers), self.0.clone())))
+        Ok(Response::new(until_drain(
+            Box::pin(answers),
+            self.0.clone(),
+        )))
     }
 }
 

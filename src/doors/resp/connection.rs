@@ -21,8 +21,9 @@ use super::frame::{self, Arguments, Garbled};
 use super::reply::Replies;
 use super::session::{Session, Then};
 use crate::doors::limiter::Limiter;
+use crate::net::accept::ConnectionHandler;
+use crate::net::drain::{Drain, DrainWatch};
 use crate::wire::decode::Refused;
-use crate::wire::listen::{Drain, Speak};
 use tidegate_core::engine::{Answer, CheckStep, StorePlan};
 use tidegate_core::pure::Moment;
 
@@ -54,15 +55,15 @@ impl Resp {
     }
 }
 
-impl Speak for Resp {
+impl ConnectionHandler for Resp {
     const BUSY: &'static [u8] = b"-ERR max number of clients reached\r\n";
 
-    async fn speak<T>(self, stream: T, mut drain: Drain)
+    async fn handle<T>(self, stream: T, drain: Drain)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(door) = self;
-        let asked = drain.clone();
+        let mut drain_watch = DrainWatch::new(drain.clone());
         let mut connection = Connection {
             session: Session::new(door.password.clone()),
             door,
@@ -72,26 +73,19 @@ impl Speak for Resp {
             has_more: false,
             late: None,
         };
-        let mut begins = pin!(drain.begins());
-        let mut waiting = false;
         while let Then::GoOn = connection.answer_all().await {
-            let idle = connection.input.is_empty();
-            if idle && asked.has_begun() {
+            let is_idle = connection.input.is_empty();
+            if is_idle && drain.has_begun() {
                 return;
             }
             let mut more = pin!(connection.more());
             let then = poll_fn(|context| {
-                if let Poll::Ready(then) = more.as_mut().poll(context) {
-                    return Poll::Ready(then);
-                }
-                // The drain is asked once, to be woken by it; after that a flag tells, which costs a command nothing.
-                if !waiting {
-                    waiting = true;
-                    let _ = begins.as_mut().poll(context);
-                }
-                match idle && asked.has_begun() {
-                    true => Poll::Ready(Then::Close),
-                    false => Poll::Pending,
+                match more.as_mut().poll(context) {
+                    // A command that the client has begun to send is waited for.
+                    Poll::Pending if drain_watch.has_begun(context) && is_idle => {
+                        Poll::Ready(Then::Close)
+                    }
+                    polled => polled,
                 }
             });
             if then.await == Then::Close {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::command::{self, ConnectionCommand, Does, Refused, unknown_part, wrong_number};
 use super::frame::Arguments;
 use super::reply::Replies;
-use crate::wire::is_secret;
+use crate::net::is_secret;
 
 /// Bytes of a connection's name.
 const NAME_BYTES_MAX: usize = 256;
