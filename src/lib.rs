@@ -7,7 +7,7 @@ pub mod clock;
 pub mod telemetry;
 
 pub mod net;
-pub mod wire;
+pub mod protocol;
 
 pub mod admin;
 pub mod doors;

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
 use crate::net::{HttpReply, json, refusal};
-use crate::wire::decode::{self, Refused};
+use crate::protocol::Refusal;
+use crate::protocol::native::decode;
 use tidegate_core::engine::store_request::{Responder, StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, Hit};
 use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
@@ -119,8 +120,8 @@ impl Api {
         &self,
         query: &str,
         of: impl Fn(&Answer, &Hit, Moment) -> T,
-    ) -> Result<(String, Vec<T>), Refused> {
-        decode::from_query(query)?.check(self.key_bytes_max, |check| {
+    ) -> Result<(String, Vec<T>), Refusal> {
+        decode::from_query(query)?.with_check(self.key_bytes_max, |check| {
             let moment = Clock::get().moment();
             let peek = Check {
                 peek: true,
@@ -161,7 +162,7 @@ fn reported<T: Send + 'static>() -> (Responder<T>, Answered<T>) {
     (Box::new(move |end| tell.send(end).is_ok()), receive_news)
 }
 
-fn refused_reply(refused: &Refused) -> HttpReply {
+fn refused_reply(refused: &Refusal) -> HttpReply {
     let what = refused.to_string();
     refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
 }
@@ -379,7 +380,7 @@ mod tests {
             let use_up = || {
                 let asked = decode::from_query("domain=api&client=x&hits_addend=10").unwrap();
                 let moment = Clock::get().moment();
-                let answer = asked.check(64, |check| self::allowed(&api, check, moment));
+                let answer = asked.with_check(64, |check| self::allowed(&api, check, moment));
                 answer.unwrap()
             };
             assert!(use_up() && !use_up());

@@ -9,11 +9,11 @@ use std::fmt::Write;
 use hyper::header::{HeaderMap, HeaderName};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::wire::decode::Refused;
+use crate::protocol::Refusal;
 use tidegate_core::pure::address::address;
 
 /// The query with the headers' values in it, encoded: whatever a client sent stays one value.
-pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {
+pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refusal> {
     let mut filled = String::with_capacity(query.len());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         if !filled.is_empty() {
@@ -34,8 +34,8 @@ pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {
 }
 
 /// The value of a header; empty if it was not sent.
-fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refused> {
-    let wrong = |what| Refused::Malformed(format!("@{name}: {what}"));
+fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refusal> {
+    let wrong = |what| Refusal::Malformed(format!("@{name}: {what}"));
     let name = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| wrong("after the @ must be the name of a header"))?;
     let mut values = headers.get_all(&name).iter();

@@ -16,15 +16,14 @@ use hyper::service::Service;
 use hyper::{Method, Request, StatusCode, Uri};
 
 use super::body::{Reading, Unread};
-use super::encode::{self, Form, ResponseStyle};
 use super::forward;
-use super::headers::HeaderStyles;
 use super::limiter::Limiter;
 use super::strict::Late;
 use crate::net::{HttpReply, method_refusal, refusal};
-use crate::telemetry::About;
-use crate::wire::decode::{self, Asked, Refused};
-use crate::wire::envoy;
+use crate::protocol::headers::HeaderStyles;
+use crate::protocol::native::decode;
+use crate::protocol::native::encode::{self, ResponseStyle};
+use crate::protocol::{RawCheck, Refusal, envoy};
 use tidegate_config::HeaderStyle;
 use tidegate_core::engine::{Answer, CheckStep, Question, StorePlan};
 use tidegate_core::pure::{Check, Moment};
@@ -46,7 +45,7 @@ impl Http {
         Self(Arc::new(Inner { limiter, styles }))
     }
 
-    fn read(&self, body: Incoming, headers: HeaderMap, form: Form) -> HttpAnswer {
+    fn read(&self, body: Incoming, headers: HeaderMap, form: BodyFormat) -> HttpAnswer {
         HttpAnswer::Reading {
             door: self.clone(),
             headers,
@@ -73,7 +72,7 @@ impl Http {
             let bytes_max = inner.limiter.bounds.key_bytes_max;
             let begin =
                 |check: &Check<'_>| inner.limiter.engine.begin(Question::Check(check), moment);
-            sent.asked()?.check(bytes_max, begin)
+            sent.asked()?.with_check(bytes_max, begin)
         };
         let told = match inner
             .limiter
@@ -82,15 +81,24 @@ impl Http {
             .await
         {
             Ok((answer, moment)) => sent.asked().and_then(|asked| {
-                asked.check(inner.limiter.bounds.key_bytes_max, |check| {
-                    let telling = inner.telling(&sent, &asked, moment);
-                    inner.tell(check, &answer, (headers, telling), began)
+                asked.with_check(inner.limiter.bounds.key_bytes_max, |check| {
+                    let telling = inner.telling(&asked, moment);
+                    inner.tell(check, &answer, (headers, telling, sent.form()), began)
                 })
             }),
             Err(refused) => Err(refused),
         };
         told.unwrap_or_else(|refused| inner.refuse(&refused, sent.form()))
     }
+}
+
+/// What a body looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyFormat {
+    /// As `/v1/check` has it.
+    Native,
+    /// As envoyproxy/ratelimit's `/json` has it.
+    Envoy,
 }
 
 /// A check as it came in.
@@ -107,27 +115,27 @@ pub enum Sent {
 }
 
 impl Sent {
-    const fn of(form: Form, body: Bytes) -> Self {
+    const fn of(form: BodyFormat, body: Bytes) -> Self {
         match form {
-            Form::Own => Self::Body(body),
-            Form::Envoy => Self::Envoy(body),
+            BodyFormat::Native => Self::Body(body),
+            BodyFormat::Envoy => Self::Envoy(body),
         }
     }
 
-    fn asked(&self) -> Result<Asked<'_>, Refused> {
+    fn asked(&self) -> Result<RawCheck<'_>, Refusal> {
         match self {
             Self::Body(body) => decode::from_json(body),
-            Self::Envoy(body) => envoy::from_json(body),
+            Self::Envoy(body) => envoy::decode::from_json(body),
             Self::Query(uri) => decode::from_query(uri.query().unwrap_or_default()),
-            Self::Forwarded(query) => decode::from_query(query).map(Asked::forwarded),
+            Self::Forwarded(query) => decode::from_forward_query(query),
         }
     }
 
     /// How its answer is to look.
-    const fn form(&self) -> Form {
+    const fn form(&self) -> BodyFormat {
         match self {
-            Self::Body(_) | Self::Query(_) | Self::Forwarded(_) => Form::Own,
-            Self::Envoy(_) => Form::Envoy,
+            Self::Body(_) | Self::Query(_) | Self::Forwarded(_) => BodyFormat::Native,
+            Self::Envoy(_) => BodyFormat::Envoy,
         }
     }
 }
@@ -147,7 +155,7 @@ impl Service<Request<Incoming>> for Http {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let (head, body) = request.into_parts();
         match (head.uri.path(), &head.method) {
-            ("/v1/check", &Method::POST) => self.read(body, head.headers, Form::Own),
+            ("/v1/check", &Method::POST) => self.read(body, head.headers, BodyFormat::Native),
             ("/v1/check", &Method::GET) => {
                 HttpAnswer::of(self.answer(Sent::Query(head.uri), head.headers))
             }
@@ -155,11 +163,13 @@ impl Service<Request<Incoming>> for Http {
             ("/v1/forward", &Method::GET) => {
                 match forward::filled(head.uri.query().unwrap_or_default(), &head.headers) {
                     Ok(query) => HttpAnswer::of(self.answer(Sent::Forwarded(query), head.headers)),
-                    Err(refused) => HttpAnswer::at_once(self.0.refuse(&refused, Form::Own)),
+                    Err(refused) => {
+                        HttpAnswer::at_once(self.0.refuse(&refused, BodyFormat::Native))
+                    }
                 }
             }
             ("/v1/forward", _) => HttpAnswer::at_once(method_refusal("GET")),
-            ("/json", &Method::POST) => self.read(body, head.headers, Form::Envoy),
+            ("/json", &Method::POST) => self.read(body, head.headers, BodyFormat::Envoy),
             ("/json", _) => HttpAnswer::at_once(method_refusal("POST")),
             _ => HttpAnswer::at_once(refusal(
                 StatusCode::NOT_FOUND,
@@ -184,7 +194,7 @@ pub enum HttpAnswer {
         /// What is read.
         body: Reading,
         /// What it is written in.
-        form: Form,
+        form: BodyFormat,
     },
     /// The store has to be asked first.
     Late(Late<HttpReply>),
@@ -233,11 +243,11 @@ impl Inner {
     fn begin(&self, sent: &Sent, headers: HeaderMap) -> Result<HttpReply, Asking> {
         let moment = self.limiter.clock.moment();
         let begun = sent.asked().and_then(|asked| {
-            asked.check(self.limiter.bounds.key_bytes_max, |check| {
+            asked.with_check(self.limiter.bounds.key_bytes_max, |check| {
                 match self.limiter.engine.begin(Question::Check(check), moment) {
                     CheckStep::Decided(answer) => {
-                        let telling = self.telling(sent, &asked, moment);
-                        Ok(self.tell(check, &answer, (headers, telling), moment))
+                        let telling = self.telling(&asked, moment);
+                        Ok(self.tell(check, &answer, (headers, telling, sent.form()), moment))
                     }
                     CheckStep::NeedsStore(plan) => Err(Asking {
                         plan,
@@ -251,9 +261,8 @@ impl Inner {
     }
 
     /// How what was decided at `moment` is to be told.
-    fn telling(&self, sent: &Sent, asked: &Asked<'_>, moment: Moment) -> ResponseStyle {
+    fn telling(&self, asked: &RawCheck<'_>, moment: Moment) -> ResponseStyle {
         ResponseStyle {
-            form: sent.form(),
             styles: self.styles,
             deny_status: deny_status(asked),
             moment,
@@ -266,31 +275,42 @@ impl Inner {
         &self,
         check: &Check<'_>,
         answer: &Answer,
-        (headers, telling): (HeaderMap, ResponseStyle),
+        (headers, telling, form): (HeaderMap, ResponseStyle, BodyFormat),
         began: Moment,
     ) -> HttpReply {
-        self.limiter.decided(answer, About::Check(check), began);
-        encode::response(headers, check, answer, telling)
+        self.limiter.decided(answer, Question::Check(check), began);
+        match form {
+            BodyFormat::Native => encode::response(headers, check, answer, telling),
+            BodyFormat::Envoy => envoy::encode_json::http_response(
+                headers,
+                check,
+                answer,
+                telling.styles,
+                telling.moment,
+            ),
+        }
     }
 
-    fn refuse(&self, refused: &Refused, form: Form) -> HttpReply {
+    fn refuse(&self, refused: &Refusal, form: BodyFormat) -> HttpReply {
         self.limiter.malformed();
         match (refused, form) {
-            (Refused::OverBound(why), Form::Envoy) => encode::over_bound(why),
-            (Refused::OverBound(what) | Refused::Malformed(what), _) => {
+            (Refusal::OverBound(why), BodyFormat::Envoy) => envoy::encode_json::over_bound(why),
+            (Refusal::OverBound(what) | Refusal::Malformed(what), _) => {
                 refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", what)
             }
         }
     }
 
-    fn unread(&self, why: Unread, form: Form) -> HttpReply {
+    fn unread(&self, why: Unread, form: BodyFormat) -> HttpReply {
         let bytes_max = self.limiter.bounds.body_bytes_max;
         match why {
             Unread::TooLarge => {
                 let what = format!("the body must be at most {bytes_max} bytes");
                 match form {
-                    Form::Own => refusal(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &what),
-                    Form::Envoy => self.refuse(&Refused::OverBound(what), form),
+                    BodyFormat::Native => {
+                        refusal(StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_LARGE", &what)
+                    }
+                    BodyFormat::Envoy => self.refuse(&Refusal::OverBound(what), form),
                 }
             }
             Unread::Broken => refusal(
@@ -307,7 +327,7 @@ impl Inner {
     }
 }
 
-fn deny_status(asked: &Asked<'_>) -> Option<StatusCode> {
+fn deny_status(asked: &RawCheck<'_>) -> Option<StatusCode> {
     let status = asked.deny_status?;
     StatusCode::from_u16(status).ok()
 }

@@ -6,9 +6,9 @@ use metrics::Counter;
 
 use super::strict::Strict;
 use crate::clock::Clock;
-use crate::telemetry::{About, REQUESTS_MALFORMED, Telemetry};
+use crate::telemetry::{REQUESTS_MALFORMED, Telemetry};
 use tidegate_config::Bounds;
-use tidegate_core::engine::{Answer, Engine};
+use tidegate_core::engine::{Answer, Engine, Question};
 use tidegate_core::pure::Moment;
 
 /// One door's way to the engine.
@@ -41,10 +41,10 @@ impl Limiter {
     }
 
     /// Counts what was decided of a check that began then.
-    pub(super) fn decided(&self, answer: &Answer, about: About<'_>, began: Moment) {
+    pub(super) fn decided(&self, answer: &Answer, question: Question<'_>, began: Moment) {
         let taken = self.clock.since(began.now);
         self.telemetry.check_duration.record(taken);
-        self.telemetry.decided(answer, about);
+        self.telemetry.decided(answer, question);
     }
 
     /// Counts a request that is no valid check.

@@ -6,14 +6,9 @@
 #![deny(clippy::indexing_slicing)]
 
 mod body;
-mod encode;
-mod envoy;
-mod envoy_json;
 mod forward;
 pub mod grpc;
-mod headers;
 pub mod http;
-mod json;
 pub mod limiter;
 pub mod resp;
 pub mod strict;

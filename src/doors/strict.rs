@@ -159,9 +159,9 @@ mod tests {
     use hyper::header::HeaderMap;
 
     use super::*;
-    use crate::doors::encode::{self, Form, ResponseStyle};
-    use crate::doors::headers::HeaderStyles;
     use crate::net::HttpReply;
+    use crate::protocol::headers::HeaderStyles;
+    use crate::protocol::native::encode::{self, ResponseStyle};
     use tidegate_core::engine::store_request::Responder;
     use tidegate_core::engine::{FleetKey, Question, Setup};
     use tidegate_core::pure::rule::{
@@ -308,7 +308,6 @@ mod tests {
         let (answer, moment) = strict.decide(engine, plan, begin).await.unwrap();
         let telling = ResponseStyle {
             shown_bytes_max: 1_024,
-            form: Form::Own,
             styles: HeaderStyles::new(&[]),
             deny_status,
             moment,

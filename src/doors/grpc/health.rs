@@ -8,10 +8,10 @@ use tonic_health::server::{HealthReporter, HealthService};
 
 use super::until_drain;
 use crate::net::drain::Drain;
-use crate::wire::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
-use crate::wire::proto::health::v1::health_server::{Health, HealthServer};
-use crate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
-use crate::wire::proto::rate_limit_service_server::SERVICE_NAME;
+use crate::protocol::envoy::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
+use crate::protocol::envoy::proto::health::v1::health_server::{Health, HealthServer};
+use crate::protocol::envoy::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use crate::protocol::envoy::proto::rate_limit_service_server::SERVICE_NAME;
 
 /// The whole server, the rate limit service, and what envoyproxy/ratelimit calls it.
 const SERVICES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];

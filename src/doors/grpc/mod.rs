@@ -27,17 +27,16 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::pb::v1::server_reflection_server::ServerReflectionServer;
 
 use super::body::{Reading, Unread};
-use super::envoy;
-use super::headers::HeaderStyles;
 use super::limiter::Limiter;
 use crate::net::drain::{Drain, DrainWatch};
-use crate::telemetry::About;
-use crate::wire::decode::Refused;
-use crate::wire::envoy::from_protobuf;
-use crate::wire::proto::rate_limit_service_server::{
+use crate::protocol::Refusal;
+use crate::protocol::envoy::decode::from_protobuf;
+use crate::protocol::envoy::encode;
+use crate::protocol::envoy::proto::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
 };
-use crate::wire::proto::{RateLimitRequest, RateLimitResponse};
+use crate::protocol::envoy::proto::{RateLimitRequest, RateLimitResponse};
+use crate::protocol::headers::HeaderStyles;
 use tidegate_config::HeaderStyle;
 use tidegate_core::engine::{Answer, CheckStep, Question, StorePlan};
 use tidegate_core::pure::{Check, Moment};
@@ -193,7 +192,7 @@ impl Services {
     /// The answer to a check that is over a bound: a call that succeeds, and says OVER_LIMIT.
     fn denied(&self, why: &str) -> Response<Body> {
         self.limiter.malformed();
-        let message = envoy::over_bound(why, 0).encode_to_vec();
+        let message = encode::over_bound(why, 0).encode_to_vec();
         let length = u32::try_from(message.len()).unwrap_or_default();
         let mut frame = Vec::with_capacity(HEADER_SIZE + message.len());
         frame.push(0); // not compressed
@@ -273,9 +272,9 @@ impl Checks {
         &self,
         request: &RateLimitRequest,
         then: impl FnOnce(&Check<'_>) -> R,
-    ) -> Result<R, Refused> {
+    ) -> Result<R, Refusal> {
         let asked = from_protobuf(request);
-        asked.and_then(|asked| asked.check(self.limiter.bounds.key_bytes_max, then))
+        asked.and_then(|asked| asked.with_check(self.limiter.bounds.key_bytes_max, then))
     }
 
     /// Asks the store, and then decides.
@@ -284,7 +283,7 @@ impl Checks {
         request: &RateLimitRequest,
         plan: Box<StorePlan>,
         began: Moment,
-    ) -> Result<RateLimitResponse, Refused> {
+    ) -> Result<RateLimitResponse, Refusal> {
         let begin = |moment| {
             self.check(request, |check| {
                 self.limiter.engine.begin(Question::Check(check), moment)
@@ -299,12 +298,12 @@ impl Checks {
     fn refuse(
         &self,
         request: &RateLimitRequest,
-        refused: Refused,
+        refused: Refusal,
     ) -> Result<RateLimitResponse, Status> {
         self.limiter.malformed();
         match refused {
-            Refused::OverBound(why) => Ok(envoy::over_bound(&why, request.descriptors.len())),
-            Refused::Malformed(what) => Err(Status::invalid_argument(what)),
+            Refusal::OverBound(why) => Ok(encode::over_bound(&why, request.descriptors.len())),
+            Refusal::Malformed(what) => Err(Status::invalid_argument(what)),
         }
     }
 
@@ -315,8 +314,8 @@ impl Checks {
         answer: &Answer,
         (began, moment): (Moment, Moment),
     ) -> RateLimitResponse {
-        self.limiter.decided(answer, About::Check(check), began);
-        envoy::response(check, answer, (self.styles, moment))
+        self.limiter.decided(answer, Question::Check(check), began);
+        encode::response(check, answer, self.styles, moment)
     }
 }
 

@@ -10,13 +10,13 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::until_drain;
 use crate::net::drain::Drain;
-use crate::wire::proto::DESCRIPTORS;
-use crate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
-use crate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
-use crate::wire::proto::reflection::v1::server_reflection_server::{
+use crate::protocol::envoy::proto::DESCRIPTORS;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_request::MessageRequest;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_response::MessageResponse;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_server::{
     ServerReflection, ServerReflectionServer,
 };
-use crate::wire::proto::reflection::v1::{
+use crate::protocol::envoy::proto::reflection::v1::{
     ErrorResponse, ExtensionNumberResponse, FileDescriptorResponse, ListServiceResponse,
     ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
 };

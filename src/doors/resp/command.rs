@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::frame::Arguments;
-use super::reply::Replies;
+use crate::protocol::resp::encode::Replies;
+use crate::protocol::resp::frame::Arguments;
 
 /// Bytes of an unknown command, and of its arguments, that its refusal repeats: as Redis does.
 const REPEATED_BYTES_MAX: usize = 128;

@@ -15,15 +15,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Sleep;
 use tracing::debug;
 
-use super::checks::Asked;
 use super::command::{self, Does};
-use super::frame::{self, Arguments, Garbled};
-use super::reply::Replies;
 use super::session::{Session, Then};
 use crate::doors::limiter::Limiter;
 use crate::net::accept::ConnectionHandler;
 use crate::net::drain::{Drain, DrainWatch};
-use crate::wire::decode::Refused;
+use crate::protocol::Refusal;
+use crate::protocol::resp::decode::RespCheck;
+use crate::protocol::resp::encode::{self, Replies};
+use crate::protocol::resp::frame::{self, Arguments, ProtocolFault};
 use tidegate_core::engine::{Answer, CheckStep, StorePlan};
 use tidegate_core::pure::Moment;
 
@@ -135,8 +135,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
             ) {
                 Ok(Some(length)) => at += length,
                 Ok(None) => break,
-                Err(garbled) => {
-                    then = self.door.refuse(garbled, &mut self.replies);
+                Err(fault) => {
+                    then = self.door.refuse(fault, &mut self.replies);
                     break;
                 }
             }
@@ -218,7 +218,7 @@ enum Next<'a> {
 
 /// A check that the store has to be asked for.
 struct Asking<'a> {
-    asked: Asked<'a>,
+    asked: RespCheck<'a>,
     plan: Box<StorePlan>,
     began: Moment,
 }
@@ -237,10 +237,13 @@ impl Inner {
             .and_then(|known| session.permits(known.does).map(|()| known.does));
         let answered = match permitted {
             Ok(Does::Throttle) => {
-                return self.decide(Asked::throttle(arguments), replies);
+                return self.decide(RespCheck::throttle(arguments), replies);
             }
             Ok(Does::Check) => {
-                return self.decide(Asked::check(arguments, self.limiter.bounds), replies);
+                return self.decide(
+                    RespCheck::rules(arguments, self.limiter.bounds.key_bytes_max),
+                    replies,
+                );
             }
             Ok(Does::ConnectionCommand(courtesy)) => session.answer(courtesy, arguments, replies),
             Err(refused) => Err(refused),
@@ -252,20 +255,22 @@ impl Inner {
     }
 
     /// Decides a check and tells it, unless the store has to be asked.
-    fn decide<'a>(&self, asked: Result<Asked<'a>, Refused>, replies: &mut Replies) -> Next<'a> {
+    fn decide<'a>(&self, asked: Result<RespCheck<'a>, Refusal>, replies: &mut Replies) -> Next<'a> {
         let began = self.limiter.clock.moment();
         match asked {
             Err(refused) => {
                 self.limiter.malformed();
                 replies.error(format_args!("ERR {refused}"));
             }
-            Ok(asked) => match asked.begin(&self.limiter.engine, began) {
-                // An answer is large: it stays where it is.
-                CheckStep::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
-                CheckStep::NeedsStore(plan) => {
-                    return Next::Ask(Box::new(Asking { asked, plan, began }));
+            Ok(asked) => {
+                match asked.with_question(|question| self.limiter.engine.begin(question, began)) {
+                    // An answer is large: it stays where it is.
+                    CheckStep::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
+                    CheckStep::NeedsStore(plan) => {
+                        return Next::Ask(Box::new(Asking { asked, plan, began }));
+                    }
                 }
-            },
+            }
         }
         Next::Then(Then::GoOn)
     }
@@ -273,7 +278,11 @@ impl Inner {
     /// Asks the store, decides and tells.
     async fn ask(&self, asking: Box<Asking<'_>>, replies: &mut Replies) -> Then {
         let Asking { asked, plan, began } = *asking;
-        let again = |moment| Ok::<_, Infallible>(asked.begin(&self.limiter.engine, moment));
+        let again = |moment| {
+            Ok::<_, Infallible>(
+                asked.with_question(|question| self.limiter.engine.begin(question, moment)),
+            )
+        };
         let Ok((answer, _)) = self
             .limiter
             .strict
@@ -284,26 +293,31 @@ impl Inner {
     }
 
     /// Counts and writes what was decided.
-    fn tell(&self, asked: &Asked<'_>, answer: &Answer, (replies, began): (&mut Replies, Moment)) {
-        asked.about(|about| self.limiter.decided(answer, about, began));
-        asked.tell(answer, replies);
+    fn tell(
+        &self,
+        asked: &RespCheck<'_>,
+        answer: &Answer,
+        (replies, began): (&mut Replies, Moment),
+    ) {
+        asked.with_question(|question| self.limiter.decided(answer, question, began));
+        encode::write_answer(replies, asked, answer);
     }
 
     /// What follows bytes that are no command. HTTP is not answered: its sender may be a browser that was made to send.
-    fn refuse(&self, garbled: Garbled, replies: &mut Replies) -> Then {
+    fn refuse(&self, fault: ProtocolFault, replies: &mut Replies) -> Then {
         self.limiter.malformed();
-        debug!(%garbled, "connection closed");
-        match garbled {
-            Garbled::Http => {}
-            Garbled::Count
-            | Garbled::Length
-            | Garbled::Kind(_)
-            | Garbled::NoEnd
-            | Garbled::Quotes
-            | Garbled::Start(_)
-            | Garbled::TooMany
-            | Garbled::TooLarge(_) => {
-                replies.error(format_args!("ERR Protocol error: {garbled}"));
+        debug!(%fault, "connection closed");
+        match fault {
+            ProtocolFault::Http => {}
+            ProtocolFault::Count
+            | ProtocolFault::Length
+            | ProtocolFault::Kind(_)
+            | ProtocolFault::NoEnd
+            | ProtocolFault::Quotes
+            | ProtocolFault::Start(_)
+            | ProtocolFault::TooMany
+            | ProtocolFault::TooLarge(_) => {
+                replies.error(format_args!("ERR Protocol error: {fault}"));
             }
         }
         Then::Close

@@ -3,11 +3,8 @@
 //! `connection` reads and writes, `frame` finds commands in bytes, `command` knows their names, `checks` decides,
 //! `session` answers what clients say to set a connection up, `reply` writes answers. RESP2 and RESP3.
 
-mod checks;
 mod command;
 mod connection;
-mod frame;
-mod reply;
 mod session;
 
 pub use connection::Resp;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::command::{self, ConnectionCommand, Does, Refused, unknown_part, wrong_number};
-use super::frame::Arguments;
-use super::reply::Replies;
 use crate::net::is_secret;
+use crate::protocol::resp::encode::Replies;
+use crate::protocol::resp::frame::Arguments;
 
 /// Bytes of a connection's name.
 const NAME_BYTES_MAX: usize = 256;

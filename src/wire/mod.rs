@@ -1,6 +1,0 @@
-//! Reading a check out of a request.
-#![deny(clippy::indexing_slicing)]
-
-pub mod decode;
-pub mod envoy;
-pub mod proto;
