@@ -21,11 +21,11 @@ use crate::admin::api::Api;
 use crate::admin::health::Health;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
-use crate::doors::grpc::Grpc;
-use crate::doors::http::Http;
-use crate::doors::limiter::Limiter;
-use crate::doors::resp::Resp;
-use crate::doors::strict::Strict;
+use crate::doors::grpc::GrpcDoor;
+use crate::doors::http::HttpDoor;
+use crate::doors::limiter::{Limiter, LimiterSetup};
+use crate::doors::resp::RespDoor;
+use crate::doors::strict::StrictStore;
 use crate::net::accept::{Acceptor, ConnectionHandler};
 use crate::net::connection_slots::EvictingHandler;
 use crate::net::drain::{Drain, DrainSwitch};
@@ -195,9 +195,9 @@ struct Shared<'a> {
 impl Shared<'_> {
     /// Binds every address and then serves them all: a daemon that cannot have them all does not half start.
     async fn open_doors(&self, config: &Config) -> Result<Opened, DaemonError> {
-        let http = Http::new(self.limiter("http", config), &config.headers);
+        let http = HttpDoor::new(self.limiter("http", config), &config.headers);
         let limiter = self.limiter("grpc", config);
-        let grpc = Grpc::new(limiter, &config.headers, self.drain.clone()).await;
+        let grpc = GrpcDoor::new(limiter, &config.headers, self.drain.clone()).await;
         let resp = self.resp(config)?;
         let health = Health {
             engine: Arc::clone(self.engine),
@@ -234,19 +234,23 @@ impl Shared<'_> {
     }
 
     fn limiter(&self, door: &str, config: &Config) -> Limiter {
-        let told = (Arc::clone(self.engine), Arc::clone(self.telemetry));
         let timeout = config.store.as_ref().map(|store| store.timeout);
-        let strict = Strict {
-            store: self.store.clone(),
-            timeout: timeout.unwrap_or_default(),
+        let setup = LimiterSetup {
+            engine: Arc::clone(self.engine),
+            telemetry: Arc::clone(self.telemetry),
+            bounds: config.bounds,
+            strict: StrictStore {
+                store: self.store.clone(),
+                timeout: timeout.unwrap_or_default(),
+            },
         };
-        Limiter::new(door, told, config.bounds, strict)
+        Limiter::new(door, setup)
     }
 
-    fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
+    fn resp(&self, config: &Config) -> Result<RespDoor, DaemonError> {
         let password = resp_password(config)?;
         let password = password.map(|password| Arc::from(password.as_bytes()));
-        Ok(Resp::new(self.limiter("resp", config), password))
+        Ok(RespDoor::new(self.limiter("resp", config), password))
     }
 
     fn api(&self, config: &Config) -> Result<Api, DaemonError> {

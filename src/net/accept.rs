@@ -1,7 +1,7 @@
 //! Accepting connections: a bounded number of them, until the drain begins.
 //!
-//! Nothing here knows what a connection speaks: a [`ConnectionHandler`] does. A connection beyond the bound is refused in
-//! the words of its protocol.
+//! Nothing here knows what a connection speaks: a [`ConnectionHandler`] does. A connection beyond the bound is refused
+//! in the words of its protocol.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -67,8 +67,8 @@ pub trait ConnectionHandler: Clone + Send + Sync + 'static {
 }
 
 impl Acceptor {
-    /// Accepts on `listener` until the drain begins, and has `handler` serve each connection. A panic does not end it: the
-    /// accept loop starts again on the same listener.
+    /// Accepts on `listener` until the drain begins, and has `handler` serve each connection. A panic does not end it:
+    /// the accept loop starts again on the same listener.
     pub async fn serve<H: ConnectionHandler>(self, listener: Listener, handler: H) {
         let listener = Arc::new(listener);
         loop {
@@ -146,8 +146,8 @@ impl Acceptor {
     }
 }
 
-/// Waits until another attempt to accept is worth making. The listener itself is well: one connection failed, or the system
-/// has no more descriptors.
+/// Waits until another attempt to accept is worth making. The listener itself is well: one connection failed, or the
+/// system has no more descriptors.
 async fn recover(error: &io::Error, handler: &impl ConnectionHandler) {
     let of_client = matches!(
         error.kind(),

@@ -1,13 +1,13 @@
 //! A listener that always lets the next connection in: when every slot is taken, it evicts another connection.
 //!
 //! It evicts connections that have not sent a byte first, then those that have; among either, the one that was silent
-//! longest. So however many clients connect and say nothing, one that has sent its request keeps its slot. Half of the slots
-//! are left to connections that have not sent anything yet: whoever fills all slots with half a request does not keep a
-//! newcomer from sending a whole one. An evicted connection gets one more turn: a request that has arrived by then is read,
-//! and answered if that takes no waiting.
+//! longest. So however many clients connect and say nothing, one that has sent its request keeps its slot. Half of the
+//! slots are left to connections that have not sent anything yet: whoever fills all slots with half a request does not
+//! keep a newcomer from sending a whole one. An evicted connection gets one more turn: a request that has arrived by
+//! then is read, and answered if that takes no waiting.
 //!
-//! For probes and scrapes, which must get in whoever else holds connections open. It costs a connection a little with every
-//! read and write, so the doors for checks do without.
+//! For probes and scrapes, which must get in whoever else holds connections open. It costs a connection a little with
+//! every read and write, so the doors for checks do without.
 
 use std::fs::File;
 use std::future::Future;
@@ -120,8 +120,8 @@ impl ConnectionSlots {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of the next use. Ordering: Relaxed, here and where it is compared: which connection was silent longest
-    /// need not be exact.
+    /// The number of the next use. Ordering: Relaxed, here and where it is compared: which connection was silent
+    /// longest need not be exact.
     fn use_now(&self) -> u64 {
         self.uses.fetch_add(1, Ordering::Relaxed)
     }

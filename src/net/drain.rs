@@ -60,8 +60,8 @@ impl DrainSwitch {
 
 /// Notices a drain from inside a future that is polled for other reasons, too.
 ///
-/// The first look registers the task with the drain, which then wakes it. Every later look only reads a flag, so it costs
-/// a request nothing. One task has to do all the looking.
+/// The first look registers the task with the drain, which then wakes it. Every later look only reads a flag, so it
+/// costs a request nothing. One task has to do all the looking.
 pub struct DrainWatch {
     drain: Drain,
     begins: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,

@@ -68,8 +68,8 @@ impl IdleTimeout {
         self.requests.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether the timeout has passed; it says so once each time it passes. The connection's task, always the same, has to
-    /// ask whenever it is woken.
+    /// Whether the timeout has passed; it says so once each time it passes. The connection's task, always the same, has
+    /// to ask whenever it is woken.
     pub fn has_passed(&mut self, context: &mut Context<'_>) -> bool {
         // An armed timer wakes the task without another poll, and reading its state costs a request nothing.
         while !self.is_armed || self.timer.is_elapsed() {

@@ -1,6 +1,7 @@
 //! Binding an address, on TCP or on a Unix socket, and the file of that socket.
 //!
-//! It never removes anything from a path but a socket on which nobody listens. `accept.rs` accepts on what is bound here.
+//! It never removes anything from a path but a socket on which nobody listens. `accept.rs` accepts on what is bound
+//! here.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,8 +13,8 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use tidegate_config::Address;
 
-/// Connections that wait to be accepted. The system does not refuse a client beyond them: that client tries again after a
-/// second.
+/// Connections that wait to be accepted. The system does not refuse a client beyond them: that client tries again after
+/// a second.
 const BACKLOG_MAX: u32 = 4096;
 
 /// Why the process cannot listen on an address.
@@ -142,8 +143,8 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG_MAX)
 }
 
-/// Binds under another name first and renames: the socket appears at `path` at once, with its mode, and replaces a stale
-/// one.
+/// Binds under another name first and renames: the socket appears at `path` at once, with its mode, and replaces a
+/// stale one.
 fn bind_unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));

@@ -1,8 +1,8 @@
 //! Listening, connections and HTTP: what the doors and the admin pages share.
 //!
-//! `listen` binds, `accept` accepts and bounds connections, `drain` ends them in order, `http1` and `http2` serve requests,
-//! `idle_timeout` closes idle connections, `connection_slots` keeps a listener open for probes, `response` builds replies.
-//! It decides nothing and knows no protocol of checks.
+//! `listen` binds, `accept` accepts and bounds connections, `drain` ends them in order, `http1` and `http2` serve
+//! requests, `idle_timeout` closes idle connections, `connection_slots` keeps a listener open for probes, `response`
+//! builds replies. It decides nothing and knows no protocol of checks.
 #![deny(clippy::indexing_slicing)]
 
 pub mod accept;

@@ -1,7 +1,7 @@
 //! A check as a client sent it, and its bounds.
 //!
-//! A [`RawCheck`] borrows from the request. It becomes a [`Check`] only within its bounds; the refusal of any other names
-//! the part that is wrong. Every bound is checked before anything is made of what it bounds.
+//! A [`RawCheck`] borrows from the request. It becomes a [`Check`] only within its bounds; the refusal of any other
+//! names the part that is wrong. Every bound is checked before anything is made of what it bounds.
 
 use std::borrow::Cow;
 
@@ -25,7 +25,8 @@ pub enum Refusal {
     /// It is no check.
     #[error("{0}")]
     Malformed(String),
-    /// It is a check, but over a bound. Envoy lets a request pass whose check fails, so Envoy's protocol denies this one.
+    /// It is a check, but over a bound. Envoy lets a request pass whose check fails, so Envoy's protocol denies this
+    /// one.
     #[error("{0}")]
     OverBound(String),
 }

@@ -52,7 +52,8 @@ fn descriptor_of(
     })
 }
 
-/// The caller-supplied limit. One that makes no sense is over a bound, because a malformed check would let the request pass.
+/// The caller-supplied limit. One that makes no sense is over a bound, because a malformed check would let the request
+/// pass.
 fn caller_limit(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refusal> {
     let at = || format!("descriptors[{index}].limit");
     let Some(unit) = unit_numbered(limit.unit) else {

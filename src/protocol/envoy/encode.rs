@@ -1,4 +1,5 @@
-//! An answer into a `RateLimitResponse`. Its numbers are smaller than ours: a number that does not fit becomes the largest.
+//! An answer into a `RateLimitResponse`. Its numbers are smaller than ours: a number that does not fit becomes the
+//! largest.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +43,8 @@ pub fn response(
     }
 }
 
-/// The response to a check of so many descriptors that is over a bound, and why. Too many descriptors get no status each.
+/// The response to a check of so many descriptors that is over a bound, and why. Too many descriptors get no status
+/// each.
 pub fn over_bound(why: &str, descriptors: usize) -> RateLimitResponse {
     let status = DescriptorStatus {
         code: Code::OverLimit.into(),

@@ -1,4 +1,5 @@
-//! A `RateLimitResponse` as protobuf's JSON has it (names in camel case, defaults left out), and the HTTP response around it.
+//! A `RateLimitResponse` as protobuf's JSON has it (names in camel case, defaults left out), and the HTTP response
+//! around it.
 
 use bytes::Bytes;
 use http_body_util::Full;

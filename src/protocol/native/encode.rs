@@ -1,7 +1,7 @@
 //! An answer into the native response: status, headers and JSON body. It is the contract with clients.
 //!
-//! The parts that every answer has are written by hand, name by name: our own names need no escaping, and a serialiser would
-//! look for it in each. `serde_json` escapes any text that is not ours to choose.
+//! The parts that every answer has are written by hand, name by name: our own names need no escaping, and a serialiser
+//! would look for it in each. `serde_json` escapes any text that is not ours to choose.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -180,7 +180,8 @@ fn write_number(out: &mut Vec<u8>, number: u64) {
     put(out, itoa::Buffer::new().format(number));
 }
 
-/// A length of time as protobuf's JSON has it, rounded up to the millisecond: a client that waits that long has waited enough.
+/// A length of time as protobuf's JSON has it, rounded up to the millisecond: a client that waits that long has waited
+/// enough.
 fn write_duration(out: &mut Vec<u8>, span: Span) {
     let millis = span.get().div_ceil(1_000_000);
     put(out, "\"");

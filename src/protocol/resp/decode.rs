@@ -1,6 +1,7 @@
 //! A check out of the words of a command: `CL.THROTTLE` and `TG.CHECK`.
 //!
-//! `CL.THROTTLE` takes what redis-cell 0.2.2 takes. A parameter to which redis-cell has no sound answer is refused by its name.
+//! `CL.THROTTLE` takes what redis-cell 0.2.2 takes. A parameter to which redis-cell has no sound answer is refused by
+//! its name.
 
 use smallvec::SmallVec;
 

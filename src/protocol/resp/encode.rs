@@ -1,7 +1,7 @@
 //! Answers in the Redis protocol: what each reply type looks like, and what a check is answered.
 //!
-//! RESP3 differs where a type says more than RESP2 can. `CL.THROTTLE` is answered as redis-cell 0.2.2 does: a capacity of
-//! `max_burst + 1`, whole seconds rounded down, -1 where there is nothing to wait for.
+//! RESP3 differs where a type says more than RESP2 can. `CL.THROTTLE` is answered as redis-cell 0.2.2 does: a capacity
+//! of `max_burst + 1`, whole seconds rounded down, -1 where there is nothing to wait for.
 
 use std::fmt::{Display, Write};
 
@@ -13,8 +13,8 @@ use tidegate_core::pure::time::SECOND;
 use tidegate_core::pure::{Cells, Span};
 
 const MILLISECOND: u64 = SECOND / 1_000;
-/// How far this pod's clock and a client's may run apart until `clock.rs` next aligns ours. A client that waits as long as it
-/// is told must have waited long enough by our clock, too.
+/// How far this pod's clock and a client's may run apart until `clock.rs` next aligns ours. A client that waits as long
+/// as it is told must have waited long enough by our clock, too.
 const CLOCK_ERROR_MAX: Span = Span::nanos(SECOND / 5_000);
 
 /// Bytes of memory that a connection keeps between answers.

@@ -1,7 +1,7 @@
 //! Commands out of bytes: an array of strings, or a line of words.
 //!
-//! It copies nothing and keeps nothing between two calls: an incomplete command is parsed again once there is more of it.
-//! Every count is compared with its bound before anything is made of it.
+//! It copies nothing and keeps nothing between two calls: an incomplete command is parsed again once there is more of
+//! it. Every count is compared with its bound before anything is made of it.
 
 use smallvec::SmallVec;
 
@@ -63,8 +63,8 @@ pub enum ProtocolFault {
     Http,
 }
 
-/// Parses the command at the beginning of `input` into `arguments`. It returns how many bytes the command takes, `None` while
-/// its end is not there. A command without arguments is an empty line to skip.
+/// Parses the command at the beginning of `input` into `arguments`. It returns how many bytes the command takes, `None`
+/// while its end is not there. A command without arguments is an empty line to skip.
 pub fn next<'a>(
     input: &'a [u8],
     bytes_max: usize,
