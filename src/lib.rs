@@ -6,7 +6,8 @@
 pub mod clock;
 pub mod telemetry;
 
-pub mod wire;
+pub mod net;
+pub mod protocol;
 
 pub mod admin;
 pub mod doors;

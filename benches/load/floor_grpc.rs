@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 
 use hyper::{Request, Response};
 use prost::Message;
-use tidegate::wire::proto::{RateLimitRequest, RateLimitResponse};
+use tidegate::protocol::envoy::proto::{RateLimitRequest, RateLimitResponse};
 use tokio::net::UnixListener;
 use tonic::body::Body;
 use tonic::codegen::tokio_stream::wrappers::UnixListenerStream;

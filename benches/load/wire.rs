@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use prost::Message;
-use tidegate::wire::proto::rate_limit_descriptor::Entry;
-use tidegate::wire::proto::{RateLimitDescriptor, RateLimitRequest};
+use tidegate::protocol::envoy::proto::rate_limit_descriptor::Entry;
+use tidegate::protocol::envoy::proto::{RateLimitDescriptor, RateLimitRequest};
 
 /// How many keys are checked.
 pub const KEYS: usize = 1_000;

@@ -22,8 +22,8 @@ use super::page::page;
 use super::status::Status;
 use super::store;
 use crate::clock::Clock;
+use crate::net::{HttpReply, is_secret, json, method_refusal, refusal};
 use crate::telemetry::Telemetry;
-use crate::wire::{Reply, is_secret, json, method_refusal, refusal};
 use tidegate_core::engine::{Engine, StoreClient};
 use tidegate_core::pure::rule::{Consistency, OnStoreError, Report};
 use tidegate_core::pure::{Limit, Rule};
@@ -63,9 +63,9 @@ pub struct Api {
 }
 
 impl Service<Request<Incoming>> for Api {
-    type Response = Reply;
+    type Response = HttpReply;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Reply, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<HttpReply, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let api = self.clone();
@@ -74,7 +74,7 @@ impl Service<Request<Incoming>> for Api {
 }
 
 impl Api {
-    async fn answer(&self, request: Request<Incoming>) -> Reply {
+    async fn answer(&self, request: Request<Incoming>) -> HttpReply {
         let (path, method) = (request.uri().path(), request.method());
         if let Some(refusal) = self.refused(request.headers(), path) {
             return refusal;
@@ -99,7 +99,7 @@ impl Api {
     }
 
     /// The refusal, if these headers do not permit the request.
-    fn refused(&self, headers: &HeaderMap, path: &str) -> Option<Reply> {
+    fn refused(&self, headers: &HeaderMap, path: &str) -> Option<HttpReply> {
         if !names_this_host(headers.get(HOST)) {
             let what = "the Host must be localhost or an address";
             return Some(refusal(StatusCode::FORBIDDEN, "HOST_REFUSED", what));

@@ -14,8 +14,8 @@ use hyper::{Method, Request, StatusCode};
 use super::status::Status;
 use super::store;
 use crate::clock::Clock;
+use crate::net::{HttpReply, method_refusal, refusal, reply};
 use crate::telemetry::Telemetry;
-use crate::wire::{Reply, method_refusal, refusal, reply};
 use tidegate_core::engine::Engine;
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -33,9 +33,9 @@ pub struct MetricsService {
 }
 
 impl Service<Request<Incoming>> for MetricsService {
-    type Response = Reply;
+    type Response = HttpReply;
     type Error = Infallible;
-    type Future = Ready<Result<Reply, Infallible>>;
+    type Future = Ready<Result<HttpReply, Infallible>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         ready(Ok(self.answer(&request)))
@@ -43,7 +43,7 @@ impl Service<Request<Incoming>> for MetricsService {
 }
 
 impl MetricsService {
-    fn answer(&self, request: &Request<Incoming>) -> Reply {
+    fn answer(&self, request: &Request<Incoming>) -> HttpReply {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return method_refusal("GET, HEAD");
         }
@@ -66,7 +66,7 @@ impl MetricsService {
         }
     }
 
-    fn readiness(&self, verbose: bool) -> Reply {
+    fn readiness(&self, verbose: bool) -> HttpReply {
         let (status, word) = match self.status.is_ready() {
             true => (StatusCode::OK, "ok"),
             false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),

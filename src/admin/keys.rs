@@ -10,8 +10,9 @@ use tokio::sync::oneshot;
 
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
-use crate::wire::decode::{self, Refused};
-use crate::wire::{Reply, json, refusal};
+use crate::net::{HttpReply, json, refusal};
+use crate::protocol::Refusal;
+use crate::protocol::native::decode;
 use tidegate_core::engine::store_request::{Responder, StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, Hit};
 use tidegate_core::pure::sync::{StoreKey, StoreState, Terms};
@@ -32,7 +33,7 @@ struct KeyRow {
 
 impl Api {
     /// `GET /admin/v1/usage`.
-    pub(super) async fn usage(&self, query: &str) -> Reply {
+    pub(super) async fn usage(&self, query: &str) -> HttpReply {
         let found = self.look(query, |answer, hit, moment| KeyRow {
             json: usage_json(answer, hit),
             store: self.engine.store_key(answer, hit, moment),
@@ -66,7 +67,7 @@ impl Api {
     }
 
     /// `DELETE /admin/v1/keys`.
-    pub(super) async fn reset(&self, query: &str) -> Reply {
+    pub(super) async fn reset(&self, query: &str) -> HttpReply {
         let found = self.look(query, |answer, hit, moment| {
             answer.limit(hit)?;
             self.engine.forget_hit(answer, hit, moment);
@@ -118,8 +119,8 @@ impl Api {
         &self,
         query: &str,
         of: impl Fn(&Answer, &Hit, Moment) -> T,
-    ) -> Result<(String, Vec<T>), Refused> {
-        decode::from_query(query)?.check(self.key_bytes_max, |check| {
+    ) -> Result<(String, Vec<T>), Refusal> {
+        decode::from_query(query)?.with_check(self.key_bytes_max, |check| {
             let moment = Clock::get().moment();
             let peek = Check {
                 peek: true,
@@ -160,7 +161,7 @@ fn answer_channel<T: Send + 'static>() -> (Responder<T>, PendingAnswer<T>) {
     (Box::new(move |end| sender.send(end).is_ok()), receiver)
 }
 
-fn refused_reply(refused: &Refused) -> Reply {
+fn refused_reply(refused: &Refusal) -> HttpReply {
     let what = refused.to_string();
     refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what)
 }
@@ -325,7 +326,7 @@ mod tests {
         })
     }
 
-    async fn body(reply: Reply) -> (u16, Value) {
+    async fn body(reply: HttpReply) -> (u16, Value) {
         let status = reply.status().as_u16();
         let bytes = reply.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&bytes).unwrap())
@@ -378,7 +379,7 @@ mod tests {
             let use_up = || {
                 let asked = decode::from_query("domain=api&client=x&hits_addend=10").unwrap();
                 let moment = Clock::get().moment();
-                let answer = asked.check(64, |check| self::allowed(&api, check, moment));
+                let answer = asked.with_check(64, |check| self::allowed(&api, check, moment));
                 answer.unwrap()
             };
             assert!(use_up() && !use_up());

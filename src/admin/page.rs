@@ -8,7 +8,7 @@ use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 
-use crate::wire::{Reply, refusal, reply, unguessable};
+use crate::net::{HttpReply, refusal, reply, unguessable};
 
 const PAGE: &str = include_str!("page.html");
 const HTML: &str = "text/html; charset=utf-8";
@@ -16,7 +16,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const NONCE: &str = "NONCE";
 
 /// The page.
-pub(super) fn page() -> Reply {
+pub(super) fn page() -> HttpReply {
     let nonce = format!("{:016x}{:016x}", unguessable(), unguessable());
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; \

@@ -85,7 +85,7 @@ mod tests {
     use tidegate_core::engine::sync::{Pace, PodSync, ShardState, Trip};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-    use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Reply, Share, StoreState};
+    use tidegate_core::pure::sync::{Call, HeartbeatReply, Reply, LANES, Share, StoreState};
     use tidegate_core::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::api::{Api, limit_json};
 use crate::clock::Clock;
+use crate::net::{HttpReply, json, refusal};
 use crate::telemetry::{Decisions, Entries, RuleMeter};
-use crate::wire::{Reply, json, refusal};
 use tidegate_core::pure::heavy_hitters::OFFENDERS_MAX;
 use tidegate_core::pure::{HeavyHitter, KeysShown, Rule, Span};
 
@@ -33,7 +33,7 @@ struct TopQuery {
 
 impl Api {
     /// `GET /admin/v1/top`.
-    pub(super) fn top(&self, query: &str) -> Reply {
+    pub(super) fn top(&self, query: &str) -> HttpReply {
         match parse_query(query) {
             Ok(wanted) => json(StatusCode::OK, &self.top_json(wanted)),
             Err(what) => refusal(StatusCode::BAD_REQUEST, "INVALID_REQUEST", &what),

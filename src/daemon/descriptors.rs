@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use super::PAGES_CONNECTIONS_MAX;
-use crate::wire::seats::SPARES_MAX;
+use crate::net::connection_slots::SPARE_DESCRIPTORS_MAX;
 
 /// Descriptors besides connections: listeners, the log, the runtime, files that are read, the store's servers.
 const OTHERS_MAX: u64 = 64;
@@ -37,7 +37,7 @@ pub(super) fn connections_max(wanted: usize) -> usize {
 /// The descriptors that are not for checks.
 fn reserved() -> u64 {
     // The metrics listener and the admin one.
-    let pages = as_count(2 * (PAGES_CONNECTIONS_MAX + SPARES_MAX));
+    let pages = as_count(2 * (PAGES_CONNECTIONS_MAX + SPARE_DESCRIPTORS_MAX));
     OTHERS_MAX.saturating_add(pages)
 }
 

@@ -21,21 +21,23 @@ use crate::admin::api::Api;
 use crate::admin::health::MetricsService;
 use crate::admin::status::{Configuration, Status};
 use crate::clock::Clock;
-use crate::doors::grpc::Grpc;
-use crate::doors::http::Http;
-use crate::doors::limiter::Limiter;
-use crate::doors::resp::Resp;
-use crate::doors::strict::Strict;
+use crate::doors::grpc::GrpcDoor;
+use crate::doors::http::HttpDoor;
+use crate::doors::limiter::{Limiter, LimiterSetup};
+use crate::doors::resp::RespDoor;
+use crate::doors::strict::StrictStore;
+use crate::net::accept::{Acceptor, ConnectionHandler};
+use crate::net::connection_slots::EvictingHandler;
+use crate::net::drain::{Drain, DrainSwitch};
+use crate::net::http1::Http1;
+use crate::net::http2::Http2;
+use crate::net::listen::{BindError, Listener};
+use crate::net::unguessable;
 use crate::reload::{ReloadHandle, Reloader, Variables};
 use crate::sync::{Driver, DriverSetup, StartError, StoreSetupError};
 use crate::telemetry::{
     ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
 };
-use crate::wire::http1::Http1;
-use crate::wire::http2::Http2;
-use crate::wire::listen::{BindError, Door, Drain, DrainSwitch, Listener, Speak};
-use crate::wire::seats::GivingWay;
-use crate::wire::unguessable;
 use greet::greet;
 use tidegate_config::{Address, Config};
 use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
@@ -193,9 +195,9 @@ struct DoorContext<'a> {
 impl DoorContext<'_> {
     /// Binds every address, then serves them all: a daemon that cannot bind one of them does not start.
     async fn open_doors(&self, config: &Config) -> Result<OpenDoors, DaemonError> {
-        let http = Http::new(self.limiter("http", config), &config.headers);
+        let http = HttpDoor::new(self.limiter("http", config), &config.headers);
         let limiter = self.limiter("grpc", config);
-        let grpc = Grpc::new(limiter, &config.headers, self.drain.clone()).await;
+        let grpc = GrpcDoor::new(limiter, &config.headers, self.drain.clone()).await;
         let resp = self.resp(config)?;
         let health = MetricsService {
             engine: Arc::clone(self.engine),
@@ -234,13 +236,13 @@ impl DoorContext<'_> {
         let metrics = DoorSpec {
             name: "metrics",
             addresses: &listen.metrics,
-            speaker: GivingWay::new(Http1(health), self.gave_way("metrics")),
+            speaker: EvictingHandler::new(Http1(health), self.gave_way("metrics")),
         };
         bound.open(metrics, pages()).await?;
         let admin = DoorSpec {
             name: "admin",
             addresses: &listen.admin,
-            speaker: GivingWay::new(Http1(api), self.gave_way("admin")),
+            speaker: EvictingHandler::new(Http1(api), self.gave_way("admin")),
         };
         bound.open(admin, pages()).await?;
         Ok(OpenDoors {
@@ -250,19 +252,23 @@ impl DoorContext<'_> {
     }
 
     fn limiter(&self, door: &str, config: &Config) -> Limiter {
-        let engine_and_telemetry = (Arc::clone(self.engine), Arc::clone(self.telemetry));
         let timeout = config.store.as_ref().map(|store| store.timeout);
-        let strict = Strict {
-            store: self.store.clone(),
-            timeout: timeout.unwrap_or_default(),
+        let setup = LimiterSetup {
+            engine: Arc::clone(self.engine),
+            telemetry: Arc::clone(self.telemetry),
+            bounds: config.bounds,
+            strict: StrictStore {
+                store: self.store.clone(),
+                timeout: timeout.unwrap_or_default(),
+            },
         };
-        Limiter::new(door, engine_and_telemetry, config.bounds, strict)
+        Limiter::new(door, setup)
     }
 
-    fn resp(&self, config: &Config) -> Result<Resp, DaemonError> {
+    fn resp(&self, config: &Config) -> Result<RespDoor, DaemonError> {
         let password = resp_password(config)?;
         let password = password.map(|password| Arc::from(password.as_bytes()));
-        Ok(Resp::new(self.limiter("resp", config), password))
+        Ok(RespDoor::new(self.limiter("resp", config), password))
     }
 
     fn api(&self, config: &Config) -> Result<Api, DaemonError> {
@@ -279,8 +285,8 @@ impl DoorContext<'_> {
         })
     }
 
-    fn door(&self, name: &str, permits: Arc<Semaphore>) -> Door {
-        Door {
+    fn acceptor(&self, name: &str, permits: Arc<Semaphore>) -> Acceptor {
+        Acceptor {
             permits,
             drain: self.drain.clone(),
             open: self.telemetry.gauge(CONNECTIONS, &[name]),
@@ -314,15 +320,15 @@ impl BoundDoors<'_> {
     /// Binds the addresses of one door.
     async fn open(
         &mut self,
-        spec: DoorSpec<'_, impl Speak>,
+        spec: DoorSpec<'_, impl ConnectionHandler>,
         permits: Arc<Semaphore>,
     ) -> Result<(), BindError> {
         for address in spec.addresses {
             let listener = Listener::bind(address, self.unix_mode).await?;
             self.at.push((spec.name, listener.address()));
-            let door = self.context.door(spec.name, Arc::clone(&permits));
+            let acceptor = self.context.acceptor(spec.name, Arc::clone(&permits));
             self.doors
-                .push(Box::pin(door.serve(listener, spec.speaker.clone())));
+                .push(Box::pin(acceptor.serve(listener, spec.speaker.clone())));
         }
         Ok(())
     }

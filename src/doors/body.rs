@@ -12,35 +12,36 @@ use tokio::time::Sleep;
 /// How long a client may take to send a body that did not come with its head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bytes of a body that is too long that are read and thrown away, where that is asked for.
+/// Bytes of a body that is too long that a draining reader reads and throws away.
 const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub enum BodyFault {
     /// It is longer than it may be.
     TooLarge,
-    /// The connection ended in it, or it is not framed as HTTP has it.
+    /// The connection ended within it, or its framing is not HTTP's.
     Broken,
     /// It did not come in time.
-    Late,
+    TimedOut,
 }
 
-/// A body on its way. Most come with their head and in one piece: that one is passed on as it is, and no timer is set.
+/// Reads a body. Most come with their head and in one piece: the reader passes that piece on as it is and sets no
+/// timer.
 #[derive(Debug)]
-pub struct Reading {
+pub struct BodyReader {
     incoming: Incoming,
     first: Bytes,
-    /// All of it so far, once there is a second piece.
+    /// The whole body so far, once there is a second piece.
     joined: BytesMut,
     bytes_max: usize,
-    /// Bytes of it that may still be thrown away, if it is too long.
+    /// Bytes of a body that is too long that may still be thrown away.
     discarded_max: usize,
     is_too_large: bool,
     timeout: Option<Pin<Box<Sleep>>>,
 }
 
-impl Reading {
+impl BodyReader {
     /// Reads `incoming` if it is no longer than `bytes_max`.
     pub fn new(incoming: Incoming, bytes_max: usize) -> Self {
         Self {
@@ -54,14 +55,15 @@ impl Reading {
         }
     }
 
-    /// Reads on what turns out too long, and keeps nothing of it: who is still sending may miss the answer.
+    /// Reads a body that turns out too long to its end and keeps nothing of it: a client that is still sending may miss
+    /// the response.
     #[must_use]
     pub const fn draining(mut self) -> Self {
         self.discarded_max = DISCARDED_BYTES_MAX;
         self
     }
 
-    fn add(&mut self, piece: Bytes) -> Result<(), Unread> {
+    fn add(&mut self, piece: Bytes) -> Result<(), BodyFault> {
         let length = self.joined.len().max(self.first.len());
         if self.is_too_large || length.saturating_add(piece.len()) > self.bytes_max {
             return self.discard(piece.len());
@@ -77,15 +79,15 @@ impl Reading {
         Ok(())
     }
 
-    fn discard(&mut self, length: usize) -> Result<(), Unread> {
+    fn discard(&mut self, length: usize) -> Result<(), BodyFault> {
         self.is_too_large = true;
         (self.first, self.joined) = (Bytes::new(), BytesMut::new());
         let left = self.discarded_max.checked_sub(length);
-        self.discarded_max = left.ok_or(Unread::TooLarge)?;
+        self.discarded_max = left.ok_or(BodyFault::TooLarge)?;
         Ok(())
     }
 
-    fn whole(&mut self) -> Bytes {
+    fn take_body(&mut self) -> Bytes {
         match self.joined.is_empty() {
             true => std::mem::take(&mut self.first),
             false => std::mem::take(&mut self.joined).freeze(),
@@ -93,13 +95,13 @@ impl Reading {
     }
 }
 
-impl Future for Reading {
-    type Output = Result<Bytes, Unread>;
+impl Future for BodyReader {
+    type Output = Result<Bytes, BodyFault>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Told beforehand, it need not be read to be refused.
+        // A body whose head says that it is too long need not be read to be refused.
         if self.incoming.size_hint().lower() > self.bytes_max as u64 && self.discarded_max == 0 {
-            return Poll::Ready(Err(Unread::TooLarge));
+            return Poll::Ready(Err(BodyFault::TooLarge));
         }
         while !self.incoming.is_end_stream() {
             match Pin::new(&mut self.incoming).poll_frame(context) {
@@ -108,7 +110,7 @@ impl Future for Reading {
                         self.add(piece)?;
                     }
                 }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(Unread::Broken)),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(BodyFault::Broken)),
                 Poll::Ready(None) => break,
                 Poll::Pending => {
                     let timeout = || Box::pin(tokio::time::sleep(BODY_TIMEOUT));
@@ -118,13 +120,13 @@ impl Future for Reading {
                             .as_mut()
                             .poll(context)
                     );
-                    return Poll::Ready(Err(Unread::Late));
+                    return Poll::Ready(Err(BodyFault::TimedOut));
                 }
             }
         }
         Poll::Ready(match self.is_too_large {
-            true => Err(Unread::TooLarge),
-            false => Ok(self.whole()),
+            true => Err(BodyFault::TooLarge),
+            false => Ok(self.take_body()),
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Forward auth: a query that takes values from the headers of its own request.
 //!
-//! Proxies ask with a query that is written once. nginx cannot encode what a client sent into it, and Traefik cannot
-//! put anything into it; both pass headers on. So here, and only at `/v1/forward`, a value `@name` is that header's.
+//! The query of a proxy is written once, in its configuration. nginx cannot encode a client's value into it, and
+//! Traefik cannot put anything into it; both pass headers on. So here, and only at `/v1/forward`, a value `@name`
+//! stands for that header.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -9,11 +10,11 @@ use std::fmt::Write;
 use hyper::header::{HeaderMap, HeaderName};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
-use crate::wire::decode::Refused;
+use crate::protocol::Refusal;
 use tidegate_core::pure::address::address;
 
 /// The query with the headers' values in it, encoded: whatever a client sent stays one value.
-pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {
+pub fn fill(query: &str, headers: &HeaderMap) -> Result<String, Refusal> {
     let mut filled = String::with_capacity(query.len());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         if !filled.is_empty() {
@@ -33,9 +34,9 @@ pub fn filled(query: &str, headers: &HeaderMap) -> Result<String, Refused> {
     Ok(filled)
 }
 
-/// The value of a header; empty if it was not sent.
-fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refused> {
-    let wrong = |what| Refused::Malformed(format!("@{name}: {what}"));
+/// The value of a header; empty if the client did not send it.
+fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refusal> {
+    let wrong = |what| Refusal::Malformed(format!("@{name}: {what}"));
     let name = HeaderName::from_bytes(name.as_bytes())
         .map_err(|_| wrong("after the @ must be the name of a header"))?;
     let mut values = headers.get_all(&name).iter();
@@ -43,12 +44,12 @@ fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refuse
         .next_back()
         .map_or(&b""[..], |value| value.as_bytes());
     Ok(match name.as_str() {
-        // A list to which each proxy adds whom it saw. Only the nearest one's word is no client's.
+        // A list to which each proxy adds the address it saw. A client can forge all but the nearest proxy's.
         "x-forwarded-for" => {
             let nearest = last.rsplit(|byte| *byte == b',').next();
             without_port(nearest.map_or(last, <[u8]>::trim_ascii))
         }
-        // Otherwise every query would be a path of its own.
+        // With its query, every request would be a path of its own.
         "x-forwarded-uri" => last
             .split(|byte| *byte == b'?')
             .next()
@@ -61,12 +62,12 @@ fn value<'a>(name: &str, headers: &'a HeaderMap) -> Result<Cow<'a, [u8]>, Refuse
     })
 }
 
-/// An address without its port, with which each connection would have a bucket of its own.
+/// An address without its port: with it, each connection would have a bucket of its own.
 fn without_port(value: &[u8]) -> Cow<'_, [u8]> {
     let is_bare = value.iter().all(|byte| !matches!(byte, b'[' | b']'));
     let colons = value.iter().filter(|byte| **byte == b':').count();
     match address(value) {
-        // As it came: its spelling is not for us to change here.
+        // As it came: the engine brings it into one spelling.
         Some(_) if is_bare && colons != 1 => value.into(),
         Some(address) => address.to_string().into_bytes().into(),
         None => value.into(),
@@ -79,13 +80,13 @@ mod tests {
 
     use super::*;
 
-    /// With these headers, the query is filled so.
+    /// With these headers, the query is filled like this.
     fn check(headers: &[(&'static str, &[u8])], query: &str, expected: &str) {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_bytes(value).unwrap());
         }
-        let found = filled(query, &map).unwrap_or_else(|refused| refused.to_string());
+        let found = fill(query, &map).unwrap_or_else(|refusal| refusal.to_string());
         assert_eq!(found, expected, "{query} with {headers:?}");
     }
 

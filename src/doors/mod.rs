@@ -1,19 +1,14 @@
 //! The doors: how a check comes in and its answer goes out.
 //!
-//! A door turns bytes into a [`Check`](tidegate_core::pure::Check), reads the clock once, asks the engine and encodes the
-//! answer. Between the two there is no `.await`, except in `strict.rs`. Whether it listens on TCP or on a Unix socket is
-//! a property of its listener.
+//! A door reads bytes, has `protocol` decode them, decides with [`limiter::Limiter`], and sends what `protocol`
+//! encodes. Between decoding and encoding there is no `.await`, except in `strict.rs`. Whether a door listens on TCP or
+//! on a Unix socket is a property of its listener (`net`).
 #![deny(clippy::indexing_slicing)]
 
 mod body;
-mod encode;
-mod envoy;
-mod envoy_json;
 mod forward;
 pub mod grpc;
-mod headers;
 pub mod http;
-mod json;
 pub mod limiter;
 pub mod resp;
 pub mod strict;

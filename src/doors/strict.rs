@@ -1,8 +1,8 @@
-//! The one place of the doors that waits: a check of a `strict` rule, for the store.
+//! The one file of the doors that waits: a check of a `strict` rule waits for the store.
 //!
-//! It waits at most `store.timeout`; what was not answered by then is decided by the rules' `on_store_error`. Cells that
-//! the store took for nobody are given back: those of a check that was denied after all, those of a late answer, and
-//! those of a client that has left.
+//! It waits at most `store.timeout`; if the store has not answered by then, the rules' `on_store_error` decides. Cells
+//! that the store took for nobody are given back: those of a check that was denied after all, those of a late answer,
+//! and those of a client that has left.
 
 use std::fmt;
 use std::future::Future;
@@ -19,63 +19,71 @@ use tidegate_core::engine::{Answer, CheckStep, Engine, StoreClient, StorePlan};
 use tidegate_core::pure::Moment;
 use tidegate_core::pure::sync::{Take, Taken};
 
-/// How to ask the store.
+/// The store, as strict checks use it.
 #[derive(Clone, Debug)]
-pub struct Strict {
-    /// Where to leave what is asked.
+pub struct StrictStore {
+    /// Takes the requests.
     pub store: StoreClient,
-    /// How long to wait for it.
+    /// How long a check waits for an answer.
     pub timeout: Duration,
 }
 
-impl Strict {
-    /// Asks the store for what `plan` wants and ends the check. `again` begins it anew, under rules that were swapped
+/// An answer, and when it was decided.
+#[derive(Debug)]
+pub struct TimedAnswer {
+    pub(super) answer: Answer,
+    pub(super) moment: Moment,
+}
+
+impl StrictStore {
+    /// Asks the store for what `plan` needs and ends the check. `begin_again` begins it anew if the rules were swapped
     /// meanwhile. All of it takes no longer than the timeout.
     pub(super) async fn decide<E>(
         &self,
         engine: &Engine,
         mut plan: Box<StorePlan>,
-        again: impl Fn(Moment) -> Result<CheckStep, E>,
-    ) -> Result<(Answer, Moment), E> {
+        begin_again: impl Fn(Moment) -> Result<CheckStep, E>,
+    ) -> Result<TimedAnswer, E> {
         let mut deadline = pin!(tokio::time::sleep(self.timeout));
         loop {
-            let mut waiting = Waiting::leave(&self.store, plan.takes());
-            waiting.wait(deadline.as_mut()).await;
+            let mut wait = StoreWait::begin(&self.store, plan.takes());
+            wait.until(deadline.as_mut()).await;
             let moment = Clock::get().moment();
-            let finished = engine.finish(plan, &waiting.end(), moment);
-            for take in finished.give_back {
+            let end = engine.finish(plan, &wait.end(), moment);
+            for take in end.give_back {
                 self.store.leave(StoreRequest::GiveBack(take));
             }
-            if let Some(answer) = finished.answer {
-                return Ok((answer, moment));
+            if let Some(answer) = end.answer {
+                return Ok(TimedAnswer { answer, moment });
             }
-            match again(moment)? {
-                CheckStep::Decided(answer) => return Ok((answer, moment)),
+            match begin_again(moment)? {
+                CheckStep::Decided(answer) => return Ok(TimedAnswer { answer, moment }),
                 CheckStep::NeedsStore(next) => plan = next,
             }
         }
     }
 }
 
-/// What was asked of the store. Dropped before its end, it gives back what was taken.
-struct Waiting<'a> {
+/// The requests of one check that the store has not answered yet. Dropped before its end, it gives back what the store
+/// took.
+struct StoreWait<'a> {
     store: &'a StoreClient,
-    takes: Vec<Pending>,
+    takes: Vec<PendingTake>,
 }
 
-struct Pending {
+struct PendingTake {
     take: Take,
     answer: oneshot::Receiver<Result<Taken, StoreFailure>>,
     result: Option<Result<Taken, StoreFailure>>,
 }
 
-impl<'a> Waiting<'a> {
-    fn leave(store: &'a StoreClient, takes: impl Iterator<Item = Take>) -> Self {
+impl<'a> StoreWait<'a> {
+    fn begin(store: &'a StoreClient, takes: impl Iterator<Item = Take>) -> Self {
         let takes = takes.map(|take| {
-            let (tell, answer) = oneshot::channel();
-            let report = Box::new(move |result| tell.send(result).is_ok());
-            store.leave(StoreRequest::Take(take, report));
-            Pending {
+            let (sender, answer) = oneshot::channel();
+            let respond = Box::new(move |result| sender.send(result).is_ok());
+            store.leave(StoreRequest::Take(take, respond));
+            PendingTake {
                 take,
                 answer,
                 result: None,
@@ -87,8 +95,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Waits until everything is answered, or until `deadline`.
-    async fn wait(&mut self, mut deadline: Pin<&mut Sleep>) {
+    /// Waits until the store has answered everything, or until `deadline`.
+    async fn until(&mut self, mut deadline: Pin<&mut Sleep>) {
         for pending in &mut self.takes {
             tokio::select! {
                 biased;
@@ -100,14 +108,14 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// What was answered. Who answers from now on learns that nobody waits.
+    /// The answers. A later answer finds that nobody waits for it.
     fn end(mut self) -> Vec<Result<Taken, StoreFailure>> {
         let takes = std::mem::take(&mut self.takes);
-        takes.into_iter().map(Pending::end).collect()
+        takes.into_iter().map(PendingTake::end).collect()
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for StoreWait<'_> {
     fn drop(&mut self) {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
@@ -118,31 +126,31 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Pending {
+impl PendingTake {
     fn end(mut self) -> Result<Taken, StoreFailure> {
-        // Closed first: an answer that is not found then has not been taken for told.
+        // The channel is closed first: whoever sends an answer that is not found here learns that it was not received.
         self.answer.close();
-        let untold = || self.answer.try_recv().unwrap_or(Err(StoreFailure));
-        self.result.unwrap_or_else(untold)
+        let unread = || self.answer.try_recv().unwrap_or(Err(StoreFailure));
+        self.result.unwrap_or_else(unread)
     }
 }
 
-/// An answer that waits for the store.
-pub struct Late<R>(Pin<Box<dyn Future<Output = R> + Send>>);
+/// A reply that waits for the store.
+pub struct LateReply<R>(Pin<Box<dyn Future<Output = R> + Send>>);
 
-impl<R> Late<R> {
+impl<R> LateReply<R> {
     pub(super) fn new(reply: impl Future<Output = R> + Send + 'static) -> Self {
         Self(Box::pin(reply))
     }
 }
 
-impl<R> fmt::Debug for Late<R> {
+impl<R> fmt::Debug for LateReply<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Late")
+        f.write_str("LateReply")
     }
 }
 
-impl<R> Future for Late<R> {
+impl<R> Future for LateReply<R> {
     type Output = R;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<R> {
@@ -159,9 +167,9 @@ mod tests {
     use hyper::header::HeaderMap;
 
     use super::*;
-    use crate::doors::encode::{self, Form, ResponseStyle};
-    use crate::doors::headers::HeaderStyles;
-    use crate::wire::Reply;
+    use crate::net::HttpReply;
+    use crate::protocol::headers::HeaderStyles;
+    use crate::protocol::native::encode::{self, ResponseStyle};
     use tidegate_core::engine::store_request::Responder;
     use tidegate_core::engine::{FleetKey, Question, Setup};
     use tidegate_core::pure::rule::{
@@ -191,18 +199,18 @@ mod tests {
         },
     };
 
-    /// A desk where errands lie until the test does them.
+    /// A store that keeps its requests until the test answers them, and counts what is given back.
     #[derive(Clone, Default)]
-    struct Counter(Arc<Mutex<(Vec<Responder<Taken>>, usize)>>);
+    struct SlowStore(Arc<Mutex<(Vec<Responder<Taken>>, usize)>>);
 
-    impl Counter {
-        fn store(&self) -> StoreClient {
-            let counter = self.clone();
+    impl SlowStore {
+        fn client(&self) -> StoreClient {
+            let slow = self.clone();
             StoreClient::new(move |store_request| {
-                let mut lying = counter.0.lock().unwrap();
+                let mut kept = slow.0.lock().unwrap();
                 match store_request {
-                    StoreRequest::Take(_, report) => lying.0.push(report),
-                    StoreRequest::GiveBack(_) => lying.1 += 1,
+                    StoreRequest::Take(_, respond) => kept.0.push(respond),
+                    StoreRequest::GiveBack(_) => kept.1 += 1,
                     StoreRequest::Read(..) | StoreRequest::Reset(..) => return Err(store_request),
                 }
                 Ok(())
@@ -210,8 +218,8 @@ mod tests {
         }
 
         fn answer(&self) -> bool {
-            let report = self.0.lock().unwrap().0.remove(0);
-            report(Ok(TAKEN))
+            let respond = self.0.lock().unwrap().0.remove(0);
+            respond(Ok(TAKEN))
         }
 
         fn given_back(&self) -> usize {
@@ -220,37 +228,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_answered_in_time_is_undone_and_its_answer_finds_nobody() {
-        let counter = Counter::default();
-        let store = counter.store();
-        let mut waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
-        assert!(counter.answer());
+    async fn an_answer_after_the_deadline_finds_nobody_and_is_undone() {
+        let slow = SlowStore::default();
+        let store = slow.client();
+        let mut wait = StoreWait::begin(&store, [TAKE, TAKE].into_iter());
+        assert!(slow.answer());
         let deadline = pin!(tokio::time::sleep(Duration::ZERO));
-        waiting.wait(deadline).await;
-        assert_eq!(waiting.end(), [Ok(TAKEN), Err(StoreFailure)]);
-        assert!(!counter.answer());
-        assert_eq!(counter.given_back(), 0);
+        wait.until(deadline).await;
+        assert_eq!(wait.end(), [Ok(TAKEN), Err(StoreFailure)]);
+        assert!(!slow.answer());
+        assert_eq!(slow.given_back(), 0);
     }
 
     #[tokio::test]
     async fn an_answer_that_came_with_the_deadline_counts() {
-        let counter = Counter::default();
-        let store = counter.store();
-        let mut waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
-        waiting.wait(pin!(tokio::time::sleep(Duration::ZERO))).await;
-        assert!(counter.answer() && counter.answer());
-        assert_eq!(waiting.end(), [Ok(TAKEN), Ok(TAKEN)]);
+        let slow = SlowStore::default();
+        let store = slow.client();
+        let mut wait = StoreWait::begin(&store, [TAKE, TAKE].into_iter());
+        wait.until(pin!(tokio::time::sleep(Duration::ZERO))).await;
+        assert!(slow.answer() && slow.answer());
+        assert_eq!(wait.end(), [Ok(TAKEN), Ok(TAKEN)]);
     }
 
     #[test]
     fn a_client_that_leaves_gives_back_what_was_taken_for_it() {
-        let counter = Counter::default();
-        let store = counter.store();
-        let waiting = Waiting::leave(&store, [TAKE, TAKE].into_iter());
-        assert!(counter.answer());
-        drop(waiting);
-        assert_eq!(counter.given_back(), 1);
-        assert!(!counter.answer());
+        let slow = SlowStore::default();
+        let store = slow.client();
+        let wait = StoreWait::begin(&store, [TAKE, TAKE].into_iter());
+        assert!(slow.answer());
+        drop(wait);
+        assert_eq!(slow.given_back(), 1);
+        assert!(!slow.answer());
     }
 
     fn engine(on_store_error: OnStoreError) -> Engine {
@@ -291,59 +299,58 @@ mod tests {
         peek: false,
     };
 
-    /// What a check is told whose store does not answer.
-    async fn told_alone(engine: &Engine, deny_status: Option<StatusCode>) -> Reply {
-        let strict = Strict {
-            store: Counter::default().store(),
+    /// The reply to a check whose store does not answer.
+    async fn reply_without_store(engine: &Engine, deny_status: Option<StatusCode>) -> HttpReply {
+        let strict = StrictStore {
+            store: SlowStore::default().client(),
             timeout: Duration::ZERO,
         };
         let begin = |moment| Ok::<_, ()>(engine.begin(Question::Check(&CHECK), moment));
         let Ok(CheckStep::NeedsStore(plan)) = begin(Clock::get().moment()) else {
             unreachable!("the store was to be asked");
         };
-        let (answer, moment) = strict.decide(engine, plan, begin).await.unwrap();
-        let telling = ResponseStyle {
+        let TimedAnswer { answer, moment } = strict.decide(engine, plan, begin).await.unwrap();
+        let style = ResponseStyle {
             shown_bytes_max: 1_024,
-            form: Form::Own,
             styles: HeaderStyles::new(&[]),
             deny_status,
             moment,
         };
-        encode::response(HeaderMap::new(), &CHECK, &answer, telling)
+        encode::response(HeaderMap::new(), &CHECK, &answer, style)
     }
 
-    /// What the body has at each of these places.
-    async fn said<const N: usize>(reply: Reply, places: [&str; N]) -> [String; N] {
+    /// The body's values at these places.
+    async fn body_at<const N: usize>(reply: HttpReply, places: [&str; N]) -> [String; N] {
         let body = reply.into_body().collect().await.unwrap().to_bytes();
         let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         places.map(|place| body.pointer(place).unwrap().to_string())
     }
 
     #[tokio::test]
-    async fn a_denial_for_want_of_the_store_is_a_503_and_says_when_to_retry() {
+    async fn a_denial_because_the_store_is_unavailable_is_a_503_and_says_when_to_retry() {
         let engine = engine(OnStoreError::Deny);
-        let reply = told_alone(&engine, None).await;
+        let reply = reply_without_store(&engine, None).await;
         assert_eq!(reply.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(reply.headers()["retry-after"], "1");
         let places = ["/error/code", "/error/retry_after", "/statuses/0/source"];
         let expected = ["\"STORE_UNAVAILABLE\"", "1", "\"fallback\""];
-        assert_eq!(said(reply, places).await, expected);
-        let chosen = told_alone(&engine, Some(StatusCode::FORBIDDEN)).await;
+        assert_eq!(body_at(reply, places).await, expected);
+        let chosen = reply_without_store(&engine, Some(StatusCode::FORBIDDEN)).await;
         assert_eq!(chosen.status(), StatusCode::FORBIDDEN);
     }
 
     #[tokio::test]
-    async fn a_check_that_the_store_does_not_answer_passes_where_the_rule_has_it_so() {
+    async fn a_check_that_the_store_does_not_answer_passes_if_its_rule_says_so() {
         let engine = engine(OnStoreError::LocalFull);
-        let reply = told_alone(&engine, None).await;
+        let reply = reply_without_store(&engine, None).await;
         assert_eq!(reply.status(), StatusCode::OK);
-        let source = said(reply, ["/statuses/0/source"]).await;
+        let source = body_at(reply, ["/statuses/0/source"]).await;
         assert_eq!(source, ["\"fallback\""]);
     }
 
     #[test]
-    fn a_closed_desk_answers_at_once() {
-        let waiting = Waiting::leave(&StoreClient::CLOSED, [TAKE].into_iter());
-        assert_eq!(waiting.end(), [Err(StoreFailure)]);
+    fn a_closed_store_client_answers_at_once() {
+        let wait = StoreWait::begin(&StoreClient::CLOSED, [TAKE].into_iter());
+        assert_eq!(wait.end(), [Err(StoreFailure)]);
     }
 }

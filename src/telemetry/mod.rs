@@ -26,12 +26,12 @@ pub use durations::Durations;
 pub use log::{LogQueue, panicked};
 pub use metric::*;
 pub use rules::{Decisions, RuleMeter};
-pub use top::{About, Entries, RecentDenials};
+pub use top::{Entries, RecentDenials};
 
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{ActiveMeters, Meters};
 use tidegate_core::engine::sync::{Figures, Reason, ShardState};
-use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
+use tidegate_core::engine::{Answer, Engine, Question, Snapshot, Stat};
 use tidegate_core::pure::{KeysShown, Nanos, Span};
 
 static METADATA: Metadata<'static> =
@@ -154,7 +154,7 @@ impl Telemetry {
     }
 
     /// Counts a decided check.
-    pub fn decided(&self, answer: &Answer, about: About<'_>) {
+    pub fn decided(&self, answer: &Answer, question: Question<'_>) {
         if answer.hits().is_empty() {
             let unmatched = if answer.domain_known() {
                 &self.unmatched_rule
@@ -164,7 +164,7 @@ impl Telemetry {
             unmatched.increment(1);
             return;
         }
-        self.active.load().count(answer, about, self);
+        self.active.load().count(answer, question, self);
     }
 
     /// Counts a call to the store that failed: one of [`REDIS_ERROR_KINDS`].

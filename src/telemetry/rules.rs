@@ -11,8 +11,8 @@ use metrics::{Counter, Gauge};
 
 use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
-use super::top::{About, DeniedKeys, RecentDenials};
-use tidegate_core::engine::{Answer, CallerRule, Hit, Snapshot, Source};
+use super::top::{DeniedKeys, RecentDenials};
+use tidegate_core::engine::{Answer, CallerRule, Hit, Question, Snapshot, Source};
 use tidegate_core::pure::{Cells, KeysShown, Rule};
 
 /// The meters of all rules since the start, by label. Only the configuration adds labels, never a client.
@@ -72,11 +72,12 @@ impl ActiveMeters {
     }
 
     /// Counts a decided check under each rule it hit.
-    pub(super) fn count(&self, answer: &Answer, about: About<'_>, telemetry: &Telemetry) {
+    pub(super) fn count(&self, answer: &Answer, question: Question<'_>, telemetry: &Telemetry) {
         for hit in answer.hits() {
             let rule = answer.rule(hit);
             let meter = || telemetry.meters.get(telemetry, &rule.label);
-            let count = |meter: &RuleMeter| meter.count(answer, hit, about, telemetry.keys_shown);
+            let count =
+                |meter: &RuleMeter| meter.count(answer, hit, question, telemetry.keys_shown);
             if self.version != answer.version() {
                 // The rules are being swapped: count under the same label, only slower.
                 count(&meter());
@@ -189,7 +190,7 @@ impl RuleMeter {
         }
     }
 
-    fn count(&self, answer: &Answer, hit: &Hit, about: About<'_>, shown: KeysShown) {
+    fn count(&self, answer: &Answer, hit: &Hit, question: Question<'_>, shown: KeysShown) {
         let shadow = answer.rule(hit).spec.shadow;
         let counted = match (hit.standing.allowed, shadow) {
             (true, _) => &self.allowed,
@@ -204,7 +205,7 @@ impl RuleMeter {
         counted[source as usize].fetch_add(1, Ordering::Relaxed);
         // A peek is not a denial, and neither is a quota rule that denies while another quota rule allows.
         if !hit.standing.allowed && hit.cost > Cells::ZERO && (shadow || !answer.allowed()) {
-            self.denied_keys.note(about, answer, hit, shown);
+            self.denied_keys.note(question, answer, hit, shown);
         }
         if hit.forgiven && !shadow && answer.allowed() {
             self.failed_open.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The metrics page and the recent figures.
 
 use super::*;
-use tidegate_core::engine::{FleetKey, Setup};
+use tidegate_core::engine::{FleetKey, Question, Setup};
 use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
 use tidegate_core::pure::sync::Circuit;
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Limit, Moment, Rules, Unit};
@@ -48,12 +48,18 @@ fn what_is_recent_is_of_the_last_half_to_whole_minute() {
         (denied, telemetry.recent_span(Nanos::new(at)).get())
     };
     for at in 1..=4 {
-        telemetry.decided(&engine.check(&check, Moment::at(at)), About::Check(&check));
+        telemetry.decided(
+            &engine.check(&check, Moment::at(at)),
+            Question::Check(&check),
+        );
     }
     assert_eq!(recent(29), (3, 29));
     telemetry.half_minute(Nanos::new(30));
     assert_eq!(recent(31), (3, 31));
-    telemetry.decided(&engine.check(&check, Moment::at(31)), About::Check(&check));
+    telemetry.decided(
+        &engine.check(&check, Moment::at(31)),
+        Question::Check(&check),
+    );
     telemetry.half_minute(Nanos::new(60));
     assert_eq!(recent(61), (1, 31));
     telemetry.half_minute(Nanos::new(90));

@@ -6,38 +6,27 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use tidegate_core::engine::{Answer, Hit};
-use tidegate_core::pure::{Check, HeavyHitter, HeavyHitters, KeysShown, Shown};
+use tidegate_core::engine::{Answer, Hit, Question};
+use tidegate_core::pure::{HeavyHitter, HeavyHitters, KeysShown, Shown};
 
 /// The most bytes that are stored of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
 
-/// What a check was about.
-#[derive(Clone, Copy, Debug)]
-pub enum About<'a> {
-    /// Descriptors.
-    Check(&'a Check<'a>),
-    /// A key whose caller carries the limit.
-    Throttle(&'a [u8]),
-}
-
 /// The entries of a key, if they may be shown.
 pub type Entries = Option<Box<[(Box<str>, Box<str>)]>>;
 
-impl About<'_> {
-    fn entries(&self, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
-        let mut entries = Vec::new();
-        let mut left = ENTRIES_BYTES_MAX;
-        let mut keep = |key: &[u8], value: &[u8]| {
-            entries.push((kept(key, &mut left), kept(value, &mut left)));
-        };
-        match (shown, self) {
-            (KeysShown::Hashed, _) => return None,
-            (KeysShown::Plain, About::Check(check)) => answer.key_entries(hit, check, keep),
-            (KeysShown::Plain, About::Throttle(key)) => keep(b"key", key),
-        }
-        Some(entries.into_boxed_slice())
+fn entries(question: Question<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
+    let mut entries = Vec::new();
+    let mut left = ENTRIES_BYTES_MAX;
+    let mut keep = |key: &[u8], value: &[u8]| {
+        entries.push((kept(key, &mut left), kept(value, &mut left)));
+    };
+    match (shown, question) {
+        (KeysShown::Hashed, _) => return None,
+        (KeysShown::Plain, Question::Check(check)) => answer.key_entries(hit, check, keep),
+        (KeysShown::Plain, Question::Throttle(throttle)) => keep(b"key", throttle.key),
     }
+    Some(entries.into_boxed_slice())
 }
 
 /// Cuts `bytes` to the `left` bytes, and subtracts what it used from `left`.
@@ -67,7 +56,13 @@ pub struct RecentDenials {
 
 impl DeniedKeys {
     /// Records that `hit` of `answer` was denied.
-    pub(super) fn note(&self, about: About<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) {
+    pub(super) fn note(
+        &self,
+        question: Question<'_>,
+        answer: &Answer,
+        hit: &Hit,
+        shown: KeysShown,
+    ) {
         let mut halves = match self.halves.try_lock() {
             Ok(halves) => halves,
             Err(TryLockError::Poisoned(halves)) => halves.into_inner(),
@@ -77,7 +72,7 @@ impl DeniedKeys {
                 return;
             }
         };
-        halves[0].note(hit.name, || about.entries(answer, hit, shown));
+        halves[0].note(hit.name, || entries(question, answer, hit, shown));
     }
 
     /// Starts the next half minute.

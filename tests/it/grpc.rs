@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use prost_types::value::Kind;
-use tidegate::wire::proto::rate_limit_descriptor::RateLimitOverride;
-use tidegate::wire::proto::rate_limit_response::rate_limit::Unit;
-use tidegate::wire::proto::rate_limit_response::{Code, DescriptorStatus};
-use tidegate::wire::proto::{
+use tidegate::protocol::envoy::proto::rate_limit_descriptor::RateLimitOverride;
+use tidegate::protocol::envoy::proto::rate_limit_response::rate_limit::Unit;
+use tidegate::protocol::envoy::proto::rate_limit_response::{Code, DescriptorStatus};
+use tidegate::protocol::envoy::proto::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
 };
 use tidegate_testing::stores::RedisServer;

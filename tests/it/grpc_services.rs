@@ -6,13 +6,15 @@ use std::path::Path;
 use prost::Message;
 use prost_types::FileDescriptorProto;
 use siphasher::sip::SipHasher24;
-use tidegate::wire::proto::RateLimitResponse;
-use tidegate::wire::proto::health::v1::health_check_response::ServingStatus;
-use tidegate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
-use tidegate::wire::proto::messages;
-use tidegate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
-use tidegate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
-use tidegate::wire::proto::reflection::v1::{ServerReflectionRequest, ServerReflectionResponse};
+use tidegate::protocol::envoy::proto::RateLimitResponse;
+use tidegate::protocol::envoy::proto::health::v1::health_check_response::ServingStatus;
+use tidegate::protocol::envoy::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use tidegate::protocol::envoy::proto::messages;
+use tidegate::protocol::envoy::proto::reflection::v1::server_reflection_request::MessageRequest;
+use tidegate::protocol::envoy::proto::reflection::v1::server_reflection_response::MessageResponse;
+use tidegate::protocol::envoy::proto::reflection::v1::{
+    ServerReflectionRequest, ServerReflectionResponse,
+};
 use tidegate_testing::{Endpoint, SOON, SidecarSetup, now, until};
 
 use super::grpc::{LISTEN, RULES, start, tcp};

@@ -244,7 +244,7 @@ fn probes_are_answered_when_descriptors_run_out() {
     let since = of_door(&sidecar, failed, "http") - before;
     // It is tried twenty times a second, and said once for each of the four listeners.
     assert!(since < 200.0, "{since}");
-    let said = sidecar.said("accept failed, and is tried again");
+    let said = sidecar.said("accept failed, trying again");
     assert!(said.len() <= 4, "{said:?}");
     drop(waiting);
     until("checks are answered", SOON, || {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use prost::Message;
-use tidegate::wire::proto::rate_limit_descriptor::Entry;
-use tidegate::wire::proto::rate_limit_response::Code;
-use tidegate::wire::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use tidegate::protocol::envoy::proto::rate_limit_descriptor::Entry;
+use tidegate::protocol::envoy::proto::rate_limit_response::Code;
+use tidegate::protocol::envoy::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use tidegate_testing::Endpoint;
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;

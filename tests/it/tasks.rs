@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge};
 use tidegate::admin::status::{Configuration, Status};
+use tidegate::net::accept::{Acceptor, ConnectionHandler};
+use tidegate::net::drain::Drain;
+use tidegate::net::listen::Listener;
 use tidegate::reload::Reloader;
 use tidegate::telemetry::{TASK_RESTARTS, Telemetry};
-use tidegate::wire::listen::{Door, Drain, Listener, Speak};
 use tidegate_core::engine::{Engine, FleetKey, Setup};
 use tidegate_testing::{Folder, MetricsPage, until};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -89,10 +91,10 @@ fn reloads_go_on_after_a_panic() {
 #[derive(Clone, Debug)]
 struct Faulty(Arc<AtomicU32>);
 
-impl Speak for Faulty {
+impl ConnectionHandler for Faulty {
     const BUSY: &'static [u8] = b"busy";
 
-    fn speak<T>(self, mut stream: T, _: Drain) -> impl Future<Output = ()> + Send
+    fn handle<T>(self, mut stream: T, _: Drain) -> impl Future<Output = ()> + Send
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -110,7 +112,7 @@ async fn accepting_goes_on_after_a_panic() {
     let listener = Listener::bind(&address, 0o600).await.unwrap();
     let (switch, drain) = Drain::new();
     let restarted = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let door = Door {
+    let door = Acceptor {
         permits: Arc::new(Semaphore::new(10)),
         drain,
         open: Gauge::noop(),

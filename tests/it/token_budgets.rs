@@ -1,7 +1,7 @@
 //! Budgets that are charged after the fact, at every door: `docs/guides/token-budgets.md`.
 
 use serde_json::json;
-use tidegate::wire::proto::RateLimitDescriptor;
+use tidegate::protocol::envoy::proto::RateLimitDescriptor;
 use tidegate_testing::{Sidecar, SidecarSetup};
 
 use super::guides;

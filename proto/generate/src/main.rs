@@ -1,4 +1,4 @@
-//! Prints `src/wire/proto/messages.rs` and `descriptors.bin` from the files in `proto`. `make proto` runs it.
+//! Prints `src/protocol/envoy/proto/messages.rs` and `descriptors.bin` from the files in `proto`. `make proto` runs it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,7 +22,7 @@ const FILES: [&str; 6] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let (protos, out) = (root.join("proto"), root.join("src/wire/proto"));
+    let (protos, out) = (root.join("proto"), root.join("src/protocol/envoy/proto"));
     let mut set = protox::compile(FILES, [&protos])?;
 
     let mut described = set.clone();

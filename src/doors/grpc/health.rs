@@ -6,46 +6,50 @@ use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, HealthService};
 
-use super::until;
-use crate::wire::listen::Drain;
-use crate::wire::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
-use crate::wire::proto::health::v1::health_server::{Health, HealthServer};
-use crate::wire::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
-use crate::wire::proto::rate_limit_service_server::SERVICE_NAME;
+use super::drained_stream::until_drain;
+use crate::net::drain::Drain;
+use crate::protocol::envoy::proto::health::v1::health_check_response::ServingStatus::ServiceUnknown;
+use crate::protocol::envoy::proto::health::v1::health_server::{Health, HealthServer};
+use crate::protocol::envoy::proto::health::v1::{HealthCheckRequest, HealthCheckResponse};
+use crate::protocol::envoy::proto::rate_limit_service_server::SERVICE_NAME;
 
 /// The whole server, the rate limit service, and what envoyproxy/ratelimit calls it.
 const SERVICES: [&str; 3] = ["", SERVICE_NAME, "ratelimit"];
 
-/// What tonic tells, but for watchers: of a service that is not, and until the end.
+/// tonic's health service, with two differences for watchers: an unknown service may be watched, and every watch ends
+/// with the drain.
 #[derive(Debug)]
-pub struct Told {
+pub struct HealthUntilDrain {
     service: HealthService,
-    /// Begins once watchers could hear of the drain.
-    ends: Drain,
+    /// Begins once the watchers have been told of the daemon's drain.
+    watches_end: Drain,
 }
 
-/// The service, which is well until `drain` begins.
-pub async fn server(mut drain: Drain) -> HealthServer<Told> {
+/// The service, which reports SERVING until `drain` begins.
+pub async fn server(mut drain: Drain) -> HealthServer<HealthUntilDrain> {
     let reporter = HealthReporter::new();
-    tell(&reporter, ServingStatus::Serving).await;
+    set_status(&reporter, ServingStatus::Serving).await;
     let service = HealthService::from_health_reporter(reporter.clone());
-    let (switch, ends) = Drain::new();
+    let (switch, watches_end) = Drain::new();
     tokio::spawn(async move {
         drain.begins().await;
-        tell(&reporter, ServingStatus::NotServing).await;
+        set_status(&reporter, ServingStatus::NotServing).await;
         switch.begin();
     });
-    HealthServer::new(Told { service, ends })
+    HealthServer::new(HealthUntilDrain {
+        service,
+        watches_end,
+    })
 }
 
-async fn tell(reporter: &HealthReporter, status: ServingStatus) {
+async fn set_status(reporter: &HealthReporter, status: ServingStatus) {
     for service in SERVICES {
         reporter.set_service_status(service, status).await;
     }
 }
 
 #[tonic::async_trait]
-impl Health for Told {
+impl Health for HealthUntilDrain {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
@@ -59,15 +63,18 @@ impl Health for Told {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let told: Self::WatchStream = match self.service.watch(request).await {
-            Ok(told) => Box::pin(told.into_inner()),
-            // It might come to be: the protocol has it that the call goes on.
+        let statuses: Self::WatchStream = match self.service.watch(request).await {
+            Ok(statuses) => Box::pin(statuses.into_inner()),
+            // The protocol wants the call to go on: the service might appear.
             Err(_) => {
                 let status = ServiceUnknown.into();
                 let unknown = tokio_stream::once(Ok(HealthCheckResponse { status }));
                 Box::pin(unknown.chain(tokio_stream::pending()))
             }
         };
-        Ok(Response::new(until(told, self.ends.clone())))
+        Ok(Response::new(until_drain(
+            statuses,
+            self.watches_end.clone(),
+        )))
     }
 }

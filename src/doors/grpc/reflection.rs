@@ -1,6 +1,7 @@
-//! Server reflection: what can be asked here, for tools such as `grpcurl`.
+//! Server reflection: what can be called here, for tools such as `grpcurl`.
 //!
-//! `tonic-reflection` has the service; its answers leave out the imports and end the call at the first name not found.
+//! `tonic-reflection` has such a service, but its answers leave out the imports and it ends the call at the first name
+//! that it does not find.
 
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
@@ -8,15 +9,15 @@ use tonic::codegen::BoxStream;
 use tonic::codegen::tokio_stream::StreamExt;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::until;
-use crate::wire::listen::Drain;
-use crate::wire::proto::DESCRIPTORS;
-use crate::wire::proto::reflection::v1::server_reflection_request::MessageRequest;
-use crate::wire::proto::reflection::v1::server_reflection_response::MessageResponse;
-use crate::wire::proto::reflection::v1::server_reflection_server::{
+use super::drained_stream::until_drain;
+use crate::net::drain::Drain;
+use crate::protocol::envoy::proto::DESCRIPTORS;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_request::MessageRequest;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_response::MessageResponse;
+use crate::protocol::envoy::proto::reflection::v1::server_reflection_server::{
     ServerReflection, ServerReflectionServer,
 };
-use crate::wire::proto::reflection::v1::{
+use crate::protocol::envoy::proto::reflection::v1::{
     ErrorResponse, ExtensionNumberResponse, FileDescriptorResponse, ListServiceResponse,
     ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
 };
@@ -41,14 +42,17 @@ impl ServerReflection for Reflection {
         &self,
         request: Request<Streaming<ServerReflectionRequest>>,
     ) -> Result<Response<Self::ServerReflectionInfoStream>, Status> {
-        let unconfirmed = request.into_inner();
-        let answers = unconfirmed.map(|question| question.and_then(reply));
-        Ok(Response::new(until(Box::pin(answers), self.0.clone())))
+        let questions = request.into_inner();
+        let answers = questions.map(|question| question.and_then(reply));
+        Ok(Response::new(until_drain(
+            Box::pin(answers),
+            self.0.clone(),
+        )))
     }
 }
 
 fn reply(request: ServerReflectionRequest) -> Result<ServerReflectionResponse, Status> {
-    // Read anew for each question: nobody asks often, and it is not kept.
+    // Decoded for each question: questions are rare, and this keeps no memory.
     let set = FileDescriptorSet::decode(DESCRIPTORS)
         .map_err(|error| Status::unavailable(error.to_string()))?;
     let response = match &request.message_request {
@@ -130,7 +134,7 @@ fn defines(file: &FileDescriptorProto, symbol: &str) -> bool {
     })
 }
 
-/// Whether one of `messages` is `first`, and holds `rest` if there is more. As deep as our own files nest.
+/// Whether one of `messages` is `first`, and holds `rest` if there is more. It recurses as deep as our own files nest.
 fn declares(messages: &[DescriptorProto], first: &str, rest: Option<&str>) -> bool {
     messages
         .iter()

@@ -1,164 +1,118 @@
-//! The commands by name, how many arguments each takes, and what `COMMAND` tells of them.
+//! The commands: their names, how many arguments each takes, and what `COMMAND` answers about them.
 
 use std::fmt;
 
-use super::frame::Arguments;
-use super::reply::Replies;
+use crate::protocol::resp::encode::Replies;
+use crate::protocol::resp::frame::Arguments;
 
-/// Bytes of an unknown command, and of its arguments, that its refusal repeats: as Redis does.
-const REPEATED_BYTES_MAX: usize = 128;
+/// Bytes of an unknown command, and of its arguments, that the error repeats: as many as Redis does.
+const EXCERPT_BYTES_MAX: usize = 128;
 
-/// What a command does.
+/// What a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Does {
-    /// A check whose caller carries the limit.
+pub enum CommandKind {
+    /// A check under a caller-supplied limit.
     Throttle,
     /// A check under the rules.
     Check,
-    /// What belongs to a connection.
-    ConnectionCommand(ConnectionCommand),
+    /// A command about the connection itself.
+    Connection(ConnectionCommand),
 }
 
-/// What clients say besides checks.
+/// A command that is no check: clients send them to set a connection up and to keep it alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionCommand {
-    /// Whether anybody is there.
+    /// Asks whether the server is alive.
     Ping,
-    /// The same, with an answer of the caller's choice.
+    /// Asks for its argument back.
     Echo,
-    /// Protocol, password and name, at once.
+    /// Sets protocol, password and name at once.
     Hello,
-    /// The password.
+    /// Sends the password.
     Auth,
-    /// About the connection.
+    /// Sets or asks a property of the connection.
     Client,
-    /// About the commands.
+    /// Asks about the commands.
     Command,
-    /// About the server.
+    /// Asks about the server.
     Info,
-    /// A database. There is one.
+    /// Selects a database. There is one.
     Select,
-    /// The connection as it was at first.
+    /// Sets the connection back to its first state.
     Reset,
-    /// The end.
+    /// Ends the connection.
     Quit,
 }
 
-/// A command.
+/// A command and what the protocol says about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// Its name, as Redis would have it in errors and lists.
+pub struct CommandSpec {
+    /// Its name, as errors and lists show it.
     pub name: &'static str,
-    /// What it does.
-    pub does: Does,
-    /// Its arguments with its name, as Redis says it: less than zero is at least so many.
+    /// What it is for.
+    pub kind: CommandKind,
+    /// How many arguments it has, its name included, in Redis' words: -n is at least n.
     arity: i64,
-    /// Which argument is a key; zero if none is.
+    /// Which argument is a key; zero if none.
     key: i64,
 }
 
-const fn known(name: &'static str, does: Does, arity: i64, key: i64) -> Known {
-    Known {
+const fn spec(name: &'static str, kind: CommandKind, arity: i64, key: i64) -> CommandSpec {
+    CommandSpec {
         name,
-        does,
+        kind,
         arity,
         key,
     }
 }
 
+const fn connection(name: &'static str, command: ConnectionCommand, arity: i64) -> CommandSpec {
+    spec(name, CommandKind::Connection(command), arity, 0)
+}
+
 /// Every command, the most frequent first.
-const KNOWN: [Known; 13] = [
-    known("cl.throttle", Does::Throttle, -5, 1),
-    known("tg.check", Does::Check, -4, 0),
-    known("throttle", Does::Throttle, -5, 1),
-    known(
-        "ping",
-        Does::ConnectionCommand(ConnectionCommand::Ping),
-        -1,
-        0,
-    ),
-    known(
-        "echo",
-        Does::ConnectionCommand(ConnectionCommand::Echo),
-        2,
-        0,
-    ),
-    known(
-        "hello",
-        Does::ConnectionCommand(ConnectionCommand::Hello),
-        -1,
-        0,
-    ),
-    known(
-        "auth",
-        Does::ConnectionCommand(ConnectionCommand::Auth),
-        -2,
-        0,
-    ),
-    known(
-        "client",
-        Does::ConnectionCommand(ConnectionCommand::Client),
-        -2,
-        0,
-    ),
-    known(
-        "command",
-        Does::ConnectionCommand(ConnectionCommand::Command),
-        -1,
-        0,
-    ),
-    known(
-        "info",
-        Does::ConnectionCommand(ConnectionCommand::Info),
-        -1,
-        0,
-    ),
-    known(
-        "select",
-        Does::ConnectionCommand(ConnectionCommand::Select),
-        2,
-        0,
-    ),
-    known(
-        "reset",
-        Does::ConnectionCommand(ConnectionCommand::Reset),
-        1,
-        0,
-    ),
-    known(
-        "quit",
-        Does::ConnectionCommand(ConnectionCommand::Quit),
-        -1,
-        0,
-    ),
+const COMMANDS: [CommandSpec; 13] = [
+    spec("cl.throttle", CommandKind::Throttle, -5, 1),
+    spec("tg.check", CommandKind::Check, -4, 0),
+    spec("throttle", CommandKind::Throttle, -5, 1),
+    connection("ping", ConnectionCommand::Ping, -1),
+    connection("echo", ConnectionCommand::Echo, 2),
+    connection("hello", ConnectionCommand::Hello, -1),
+    connection("auth", ConnectionCommand::Auth, -2),
+    connection("client", ConnectionCommand::Client, -2),
+    connection("command", ConnectionCommand::Command, -1),
+    connection("info", ConnectionCommand::Info, -1),
+    connection("select", ConnectionCommand::Select, 2),
+    connection("reset", ConnectionCommand::Reset, 1),
+    connection("quit", ConnectionCommand::Quit, -1),
 ];
 
-/// The most arguments of a command, with its name. Others mind them themselves.
-const fn arguments_max(does: Does) -> usize {
-    match does {
-        Does::Throttle => 6,
-        Does::ConnectionCommand(ConnectionCommand::Ping) => 2,
-        Does::ConnectionCommand(ConnectionCommand::Auth) => 3,
-        Does::Check | Does::ConnectionCommand(_) => usize::MAX,
+/// The most arguments of a command, its name included. The others check their own.
+const fn arguments_max(kind: CommandKind) -> usize {
+    match kind {
+        CommandKind::Throttle => 6,
+        CommandKind::Connection(ConnectionCommand::Ping) => 2,
+        CommandKind::Connection(ConnectionCommand::Auth) => 3,
+        CommandKind::Check | CommandKind::Connection(_) => usize::MAX,
     }
 }
 
-impl Known {
+impl CommandSpec {
     /// The command of that name, in any case.
     fn named(name: &[u8]) -> Option<&'static Self> {
-        KNOWN
+        COMMANDS
             .iter()
-            .find(|known| known.name.as_bytes().eq_ignore_ascii_case(name))
+            .find(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Whether it can have so many arguments.
+    /// Whether it can have that many arguments.
     fn takes(&self, arguments: usize) -> bool {
         let count = i64::try_from(arguments).unwrap_or(i64::MAX);
         let enough = match self.arity < 0 {
             true => count >= -self.arity,
             false => count == self.arity,
         };
-        enough && arguments <= arguments_max(self.does)
+        enough && arguments <= arguments_max(self.kind)
     }
 
     fn write_info(&self, replies: &mut Replies) {
@@ -173,115 +127,116 @@ impl Known {
     }
 }
 
-/// Which command these arguments are.
-pub fn find(arguments: &Arguments<'_>) -> Result<Known, Refused> {
+/// The command that these arguments name.
+pub fn find(arguments: &Arguments<'_>) -> Result<CommandSpec, CommandError> {
     let name = arguments.first().copied().unwrap_or_default();
-    match Known::named(name) {
-        Some(known) if known.takes(arguments.len()) => Ok(*known),
-        Some(known) => Err(wrong_number(known.name)),
+    match CommandSpec::named(name) {
+        Some(spec) if spec.takes(arguments.len()) => Ok(*spec),
+        Some(spec) => Err(wrong_number(spec.name)),
         None => Err(unknown(name, arguments)),
     }
 }
 
-/// What is said instead of an answer.
+/// Why a command is not answered, in the words of the protocol.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub struct CommandError(pub String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-/// Too few arguments, or too many.
-pub fn wrong_number(name: &str) -> Refused {
-    Refused(format!(
+/// The error for too few arguments, or too many.
+pub fn wrong_number(name: &str) -> CommandError {
+    CommandError(format!(
         "ERR wrong number of arguments for '{name}' command"
     ))
 }
 
-/// A part of a command that its container does not know.
-pub fn unknown_part(name: &str, part: &[u8]) -> Refused {
-    let part = repeated(part, REPEATED_BYTES_MAX);
+/// The error for a subcommand that its command does not know.
+pub fn unknown_subcommand(name: &str, subcommand: &[u8]) -> CommandError {
+    let subcommand = excerpt(subcommand, EXCERPT_BYTES_MAX);
     let container = name.to_ascii_uppercase();
-    Refused(format!(
-        "ERR unknown subcommand '{part}'. Try {container} HELP."
+    CommandError(format!(
+        "ERR unknown subcommand '{subcommand}'. Try {container} HELP."
     ))
 }
 
-fn unknown(name: &[u8], arguments: &Arguments<'_>) -> Refused {
+fn unknown(name: &[u8], arguments: &Arguments<'_>) -> CommandError {
     let mut text = format!(
         "ERR unknown command '{}', with args beginning with: ",
-        repeated(name, REPEATED_BYTES_MAX)
+        excerpt(name, EXCERPT_BYTES_MAX)
     );
-    let mut left = REPEATED_BYTES_MAX;
+    let mut left = EXCERPT_BYTES_MAX;
     for argument in arguments.iter().skip(1) {
         if left == 0 {
             break;
         }
-        let argument = repeated(argument, left);
+        let argument = excerpt(argument, left);
         left = left.saturating_sub(argument.len());
         text += &format!("'{argument}' ");
     }
-    Refused(text)
+    CommandError(text)
 }
 
-fn repeated(bytes: &[u8], bytes_max: usize) -> String {
+fn excerpt(bytes: &[u8], bytes_max: usize) -> String {
     let bytes = bytes.get(..bytes_max).unwrap_or(bytes);
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `COMMAND` and its parts: `COUNT`, `LIST`, `INFO`, `DOCS`.
-pub fn tell(arguments: &Arguments<'_>, replies: &mut Replies) -> Result<(), Refused> {
+/// Answers `COMMAND` and its subcommands: `COUNT`, `LIST`, `INFO`, `DOCS`.
+pub fn write_commands(
+    arguments: &Arguments<'_>,
+    replies: &mut Replies,
+) -> Result<(), CommandError> {
     let names = arguments.get(2..).unwrap_or_default();
-    let part = arguments.get(1).copied().unwrap_or_default();
-    match part.to_ascii_lowercase().as_slice() {
-        b"" => all(replies, Known::write_info),
-        b"info" if names.is_empty() => all(replies, Known::write_info),
+    let subcommand = arguments.get(1).copied().unwrap_or_default();
+    match subcommand.to_ascii_lowercase().as_slice() {
+        b"" => write_all(replies, CommandSpec::write_info),
+        b"info" if names.is_empty() => write_all(replies, CommandSpec::write_info),
         b"info" => {
             replies.array(names.len());
             for name in names {
-                match Known::named(name) {
-                    Some(known) => known.write_info(replies),
+                match CommandSpec::named(name) {
+                    Some(spec) => spec.write_info(replies),
                     None => replies.nil(),
                 }
             }
         }
-        b"count" => replies.integer(i64::try_from(KNOWN.len()).unwrap_or(i64::MAX)),
-        b"list" => all(replies, |known, replies| {
-            replies.bulk(known.name.as_bytes())
-        }),
-        // Clients show it as help and do well without.
+        b"count" => replies.integer(i64::try_from(COMMANDS.len()).unwrap_or(i64::MAX)),
+        b"list" => write_all(replies, |spec, replies| replies.bulk(spec.name.as_bytes())),
+        // Clients show it as help and work without it.
         b"docs" => replies.map(0),
-        _ => return Err(unknown_part("command", part)),
+        _ => return Err(unknown_subcommand("command", subcommand)),
     }
     Ok(())
 }
 
-fn all(replies: &mut Replies, write: fn(&Known, &mut Replies)) {
-    replies.array(KNOWN.len());
-    KNOWN.iter().for_each(|known| write(known, replies));
+fn write_all(replies: &mut Replies, write: fn(&CommandSpec, &mut Replies)) {
+    replies.array(COMMANDS.len());
+    COMMANDS.iter().for_each(|spec| write(spec, replies));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(line: &str, expected: Result<Does, &str>) {
+    fn check(line: &str, expected: Result<CommandKind, &str>) {
         let arguments = line.split(' ').map(str::as_bytes).collect();
-        let found = find(&arguments).map(|known| known.does);
-        let expected = expected.map_err(|text| Refused(text.to_owned()));
+        let found = find(&arguments).map(|spec| spec.kind);
+        let expected = expected.map_err(|text| CommandError(text.to_owned()));
         assert_eq!(found, expected, "{line}");
     }
 
     #[test]
     fn names_are_found_in_any_case() {
-        check("CL.THROTTLE k 1 2 3", Ok(Does::Throttle));
-        check("Throttle k 1 2 3 4", Ok(Does::Throttle));
-        check("tg.CHECK d e v", Ok(Does::Check));
+        check("CL.THROTTLE k 1 2 3", Ok(CommandKind::Throttle));
+        check("Throttle k 1 2 3 4", Ok(CommandKind::Throttle));
+        check("tg.CHECK d e v", Ok(CommandKind::Check));
         check(
             "QUIT now",
-            Ok(Does::ConnectionCommand(ConnectionCommand::Quit)),
+            Ok(CommandKind::Connection(ConnectionCommand::Quit)),
         );
     }
 
@@ -297,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_repeated_in_part() {
+    fn an_unknown_command_is_repeated_in_part() {
         check(
             "GET",
             Err("ERR unknown command 'GET', with args beginning with: "),

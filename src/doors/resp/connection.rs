@@ -1,9 +1,8 @@
-//! One connection: read what is there, answer every whole command of it, send all answers at once.
+//! One connection: read what is there, answer every whole command in it, send all replies at once.
 //!
-//! Answers keep the order of the commands; one that waits for the store keeps those behind it waiting. Nothing is read
-//! while answers are not taken: a client that does not read is not heard either.
+//! Replies keep the order of the commands; a command that waits for the store delays those behind it. The connection
+//! reads nothing while the client does not take its replies.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -15,157 +14,150 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Sleep;
 use tracing::debug;
 
-use super::checks::Asked;
-use super::command::{self, Does};
-use super::frame::{self, Arguments, Garbled};
-use super::reply::Replies;
-use super::session::{Session, Then};
-use crate::doors::limiter::Limiter;
-use crate::wire::decode::Refused;
-use crate::wire::listen::{Drain, Speak};
-use tidegate_core::engine::{Answer, CheckStep, StorePlan};
-use tidegate_core::pure::Moment;
+use super::command::{self, CommandKind};
+use super::session::{ConnectionFate, Session};
+use crate::doors::limiter::{CheckProgress, CheckRequest, Limiter, PendingCheck};
+use crate::net::accept::ConnectionHandler;
+use crate::net::drain::{Drain, DrainWatch};
+use crate::protocol::Refusal;
+use crate::protocol::resp::decode::RespCheck;
+use crate::protocol::resp::encode::{self, Replies};
+use crate::protocol::resp::frame::{self, Arguments, ProtocolFault};
+use tidegate_config::Bounds;
+use tidegate_core::engine::Question;
 
-/// How long a client may take over a command that it has begun. Between commands it may rest: clients keep pools.
+/// How long a client may take over a command that it has begun. Between commands it may idle: clients keep pools.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may leave its answers.
+/// How long a client may leave its replies unread.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes read at once, as long as that is all that comes.
 const READ_BYTES: usize = 4 * 1024;
 /// Bytes read at once from a client that sends a lot.
 const READ_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of answers that are gathered before they are sent.
+/// Bytes of replies that are gathered before they are sent.
 const SEND_BYTES_MAX: usize = 64 * 1024;
 
-/// The RESP door's speaker.
+/// The RESP door.
 #[derive(Clone, Debug)]
-pub struct Resp(Arc<Inner>);
+pub struct RespDoor(Arc<RespChecks>);
 
 #[derive(Debug)]
-struct Inner {
+struct RespChecks {
     limiter: Limiter,
     password: Option<Arc<[u8]>>,
 }
 
-impl Resp {
+impl RespDoor {
     /// A door that decides with `limiter`, and asks clients for the password if there is one.
     pub fn new(limiter: Limiter, password: Option<Arc<[u8]>>) -> Self {
-        Self(Arc::new(Inner { limiter, password }))
+        Self(Arc::new(RespChecks { limiter, password }))
     }
 }
 
-impl Speak for Resp {
+impl ConnectionHandler for RespDoor {
     const BUSY: &'static [u8] = b"-ERR max number of clients reached\r\n";
 
-    async fn speak<T>(self, stream: T, mut drain: Drain)
+    async fn handle<T>(self, stream: T, drain: Drain)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Self(door) = self;
-        let asked = drain.clone();
-        let mut connection = Connection {
-            session: Session::new(door.password.clone()),
-            door,
+        let Self(checks) = self;
+        let mut drain_watch = DrainWatch::new(drain.clone());
+        let mut connection = RespConnection {
+            session: Session::new(checks.password.clone()),
+            checks,
             stream,
             input: BytesMut::new(),
             replies: Replies::default(),
             has_more: false,
-            late: None,
+            command_timeout: None,
         };
-        let mut begins = pin!(drain.begins());
-        let mut waiting = false;
-        while let Then::GoOn = connection.answer_all().await {
-            let idle = connection.input.is_empty();
-            if idle && asked.has_begun() {
+        while let ConnectionFate::Continue = connection.answer_all().await {
+            let is_idle = connection.input.is_empty();
+            if is_idle && drain.has_begun() {
                 return;
             }
             let mut more = pin!(connection.more());
-            let then = poll_fn(|context| {
-                if let Poll::Ready(then) = more.as_mut().poll(context) {
-                    return Poll::Ready(then);
-                }
-                // The drain is asked once, to be woken by it; after that a flag tells, which costs a command nothing.
-                if !waiting {
-                    waiting = true;
-                    let _ = begins.as_mut().poll(context);
-                }
-                match idle && asked.has_begun() {
-                    true => Poll::Ready(Then::Close),
-                    false => Poll::Pending,
+            let fate = poll_fn(|context| {
+                match more.as_mut().poll(context) {
+                    // A command that the client has begun to send is waited for.
+                    Poll::Pending if drain_watch.has_begun(context) && is_idle => {
+                        Poll::Ready(ConnectionFate::Close)
+                    }
+                    polled @ (Poll::Ready(_) | Poll::Pending) => polled,
                 }
             });
-            if then.await == Then::Close {
+            if fate.await == ConnectionFate::Close {
                 return;
             }
         }
     }
 }
 
-struct Connection<T> {
-    door: Arc<Inner>,
+struct RespConnection<T> {
+    checks: Arc<RespChecks>,
     session: Session,
     stream: T,
     input: BytesMut,
     replies: Replies,
     /// Whether the last read took as much as it could.
     has_more: bool,
-    /// When the command that has begun is late.
-    late: Option<Pin<Box<Sleep>>>,
+    /// Runs while the client is in the middle of a command.
+    command_timeout: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
-    /// Answers every whole command that was read, and sends the answers.
-    async fn answer_all(&mut self) -> Then {
-        let (length, then) = self.answer_read().await;
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> RespConnection<T> {
+    /// Answers every whole command that was read, and sends the replies.
+    async fn answer_all(&mut self) -> ConnectionFate {
+        let ReadCommands { length, fate } = self.answer_read().await;
         if length > 0 {
-            self.late = None;
+            self.command_timeout = None;
         }
         self.input.advance(length);
         match send(&mut self.stream, &mut self.replies).await {
-            true => then,
-            false => Then::Close,
+            true => fate,
+            false => ConnectionFate::Close,
         }
     }
 
-    /// Answers every whole command that was read: how many bytes they took.
-    async fn answer_read(&mut self) -> (usize, Then) {
-        let mut at = 0;
-        let mut then = Then::GoOn;
+    /// Answers every whole command that was read.
+    async fn answer_read(&mut self) -> ReadCommands {
+        let mut length = 0;
+        let mut fate = ConnectionFate::Continue;
         let mut arguments = Arguments::new();
-        while then == Then::GoOn {
-            let rest = self.input.get(at..).unwrap_or_default();
-            match frame::next(
-                rest,
-                self.door.limiter.bounds.body_bytes_max,
-                &mut arguments,
-            ) {
-                Ok(Some(length)) => at += length,
+        let bytes_max = self.checks.limiter.bounds().body_bytes_max;
+        while fate == ConnectionFate::Continue {
+            let rest = self.input.get(length..).unwrap_or_default();
+            match frame::next(rest, bytes_max, &mut arguments) {
+                Ok(Some(command_length)) => length += command_length,
                 Ok(None) => break,
-                Err(garbled) => {
-                    then = self.door.refuse(garbled, &mut self.replies);
+                Err(fault) => {
+                    fate = self.checks.refuse(fault, &mut self.replies);
                     break;
                 }
             }
-            let told = (&mut self.session, &mut self.replies);
-            then = match self.door.begin(&arguments, told) {
-                Next::Then(then) => then,
-                // Who waits for the store keeps back only what was asked after it.
-                Next::Ask(asking) => match send(&mut self.stream, &mut self.replies).await {
-                    true => self.door.ask(asking, &mut self.replies).await,
-                    false => Then::Close,
-                },
+            let (session, replies) = (&mut self.session, &mut self.replies);
+            fate = match self.checks.answer(&arguments, session, replies) {
+                CommandProgress::Answered(fate) => fate,
+                // A command that waits for the store delays only the replies after it.
+                CommandProgress::NeedsStore(command) => {
+                    match send(&mut self.stream, &mut self.replies).await {
+                        true => self.checks.answer_late(command, &mut self.replies).await,
+                        false => ConnectionFate::Close,
+                    }
+                }
             };
             if self.replies.bytes().len() >= SEND_BYTES_MAX
                 && !send(&mut self.stream, &mut self.replies).await
             {
-                then = Then::Close;
+                fate = ConnectionFate::Close;
             }
         }
-        (at, then)
+        ReadCommands { length, fate }
     }
 
-    /// Waits for more, but not for long if a command has begun.
-    async fn more(&mut self) -> Then {
+    /// Waits for more input; in the middle of a command, no longer than [`COMMAND_TIMEOUT`].
+    async fn more(&mut self) -> ConnectionFate {
         let wanted = match self.has_more {
             true => READ_BYTES_MAX,
             false => READ_BYTES,
@@ -175,25 +167,25 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection<T> {
         }
         self.input.reserve(wanted);
         let room = self.input.capacity() - self.input.len();
-        let begun = !self.input.is_empty();
-        let late = &mut self.late;
+        let in_command = !self.input.is_empty();
+        let timeout = &mut self.command_timeout;
         let read = tokio::select! {
             biased;
             read = self.stream.read_buf(&mut self.input) => read.unwrap_or(0),
-            () = overdue(late), if begun => {
+            () = times_out(timeout), if in_command => {
                 debug!("connection closed: a command did not come in time");
                 0
             }
         };
         self.has_more = read == room;
         match read {
-            0 => Then::Close,
-            _ => Then::GoOn,
+            0 => ConnectionFate::Close,
+            _ => ConnectionFate::Continue,
         }
     }
 }
 
-/// Sends the answers. False if they are not taken.
+/// Sends the replies. False if the client does not take them.
 async fn send(stream: &mut (impl AsyncWrite + Unpin), replies: &mut Replies) -> bool {
     if replies.bytes().is_empty() {
         return true;
@@ -201,7 +193,7 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), replies: &mut Replies) -> 
     let sent = tokio::select! {
         biased;
         sent = stream.write_all(replies.bytes()) => sent.is_ok(),
-        // Made only if it has to be waited for.
+        // The timer is made only if the write has to wait.
         () = async { tokio::time::sleep(SEND_TIMEOUT).await } => false,
     };
     replies.clear();
@@ -209,109 +201,142 @@ async fn send(stream: &mut (impl AsyncWrite + Unpin), replies: &mut Replies) -> 
 }
 
 /// Waits until the command that has begun is late.
-async fn overdue(late: &mut Option<Pin<Box<Sleep>>>) {
-    let timeout = || Box::pin(tokio::time::sleep(COMMAND_TIMEOUT));
-    late.get_or_insert_with(timeout).await;
+async fn times_out(timeout: &mut Option<Pin<Box<Sleep>>>) {
+    let start = || Box::pin(tokio::time::sleep(COMMAND_TIMEOUT));
+    timeout.get_or_insert_with(start).await;
 }
 
-/// What follows a command.
-enum Next<'a> {
-    /// It is answered.
-    Then(Then),
+/// What came of the commands that were read.
+struct ReadCommands {
+    /// Bytes that they took.
+    length: usize,
+    fate: ConnectionFate,
+}
+
+/// How far a command has come.
+enum CommandProgress<'a> {
+    Answered(ConnectionFate),
     /// The store has to be asked.
-    Ask(Box<Asking<'a>>),
+    NeedsStore(Box<PendingCommand<'a>>),
 }
 
 /// A check that the store has to be asked for.
-struct Asking<'a> {
-    asked: Asked<'a>,
-    plan: Box<StorePlan>,
-    began: Moment,
+struct PendingCommand<'a> {
+    check: RespCheck<'a>,
+    pending: PendingCheck,
 }
 
-impl Inner {
-    /// Answers one command, at once if that can be.
-    fn begin<'a>(
+impl CheckRequest for RespCheck<'_> {
+    type Context<'a> = ();
+
+    #[inline]
+    fn with_question<R>(
+        &self,
+        _bounds: Bounds,
+        then: impl for<'a> FnOnce(Question<'a>, ()) -> R,
+    ) -> Result<R, Refusal> {
+        Ok(RespCheck::with_question(self, |question| {
+            then(question, ())
+        }))
+    }
+}
+
+impl RespChecks {
+    /// Answers one command, at once unless the store has to be asked.
+    fn answer<'a>(
         &self,
         arguments: &Arguments<'a>,
-        (session, replies): (&mut Session, &mut Replies),
-    ) -> Next<'a> {
+        session: &mut Session,
+        replies: &mut Replies,
+    ) -> CommandProgress<'a> {
         if arguments.is_empty() {
-            return Next::Then(Then::GoOn);
+            return CommandProgress::Answered(ConnectionFate::Continue);
         }
-        let permitted = command::find(arguments)
-            .and_then(|known| session.permits(known.does).map(|()| known.does));
+        let permitted =
+            command::find(arguments).and_then(|spec| session.permit(spec.kind).map(|()| spec.kind));
         let answered = match permitted {
-            Ok(Does::Throttle) => {
-                return self.decide(Asked::throttle(arguments), replies);
+            Ok(CommandKind::Throttle) => {
+                return self.decide(RespCheck::throttle(arguments), replies);
             }
-            Ok(Does::Check) => {
-                return self.decide(Asked::check(arguments, self.limiter.bounds), replies);
+            Ok(CommandKind::Check) => {
+                let key_bytes_max = self.limiter.bounds().key_bytes_max;
+                return self.decide(RespCheck::rules(arguments, key_bytes_max), replies);
             }
-            Ok(Does::ConnectionCommand(courtesy)) => session.answer(courtesy, arguments, replies),
-            Err(refused) => Err(refused),
+            Ok(CommandKind::Connection(command)) => session.answer(command, arguments, replies),
+            Err(error) => Err(error),
         };
-        Next::Then(answered.unwrap_or_else(|refused| {
-            replies.error(refused);
-            Then::GoOn
+        CommandProgress::Answered(answered.unwrap_or_else(|error| {
+            replies.error(error);
+            ConnectionFate::Continue
         }))
     }
 
-    /// Decides a check and tells it, unless the store has to be asked.
-    fn decide<'a>(&self, asked: Result<Asked<'a>, Refused>, replies: &mut Replies) -> Next<'a> {
-        let began = self.limiter.clock.moment();
-        match asked {
-            Err(refused) => {
-                self.limiter.malformed();
-                replies.error(format_args!("ERR {refused}"));
-            }
-            Ok(asked) => match asked.begin(&self.limiter.engine, began) {
-                // An answer is large: it stays where it is.
-                CheckStep::Decided(ref answer) => self.tell(&asked, answer, (replies, began)),
-                CheckStep::NeedsStore(plan) => {
-                    return Next::Ask(Box::new(Asking { asked, plan, began }));
+    /// Decides a check and writes its answer, unless the store has to be asked.
+    fn decide<'a>(
+        &self,
+        check: Result<RespCheck<'a>, Refusal>,
+        replies: &mut Replies,
+    ) -> CommandProgress<'a> {
+        let refusal = match check {
+            Err(refusal) => Some(refusal),
+            Ok(check) => {
+                let progress = self.limiter.decide(&check, |decided| {
+                    encode::write_answer(replies, &check, decided.answer);
+                });
+                match progress {
+                    CheckProgress::Decided(()) => None,
+                    CheckProgress::Refused(refusal) => Some(refusal),
+                    CheckProgress::NeedsStore(pending) => {
+                        let command = PendingCommand { check, pending };
+                        return CommandProgress::NeedsStore(Box::new(command));
+                    }
                 }
-            },
+            }
+        };
+        if let Some(refusal) = refusal {
+            self.refuse_check(&refusal, replies);
         }
-        Next::Then(Then::GoOn)
+        CommandProgress::Answered(ConnectionFate::Continue)
     }
 
-    /// Asks the store, decides and tells.
-    async fn ask(&self, asking: Box<Asking<'_>>, replies: &mut Replies) -> Then {
-        let Asking { asked, plan, began } = *asking;
-        let again = |moment| Ok::<_, Infallible>(asked.begin(&self.limiter.engine, moment));
-        let Ok((answer, _)) = self
-            .limiter
-            .strict
-            .decide(&self.limiter.engine, plan, again)
-            .await;
-        self.tell(&asked, &answer, (replies, began));
-        Then::GoOn
+    /// Answers a command once the store has answered.
+    async fn answer_late(
+        &self,
+        command: Box<PendingCommand<'_>>,
+        replies: &mut Replies,
+    ) -> ConnectionFate {
+        let PendingCommand { check, pending } = *command;
+        let decided = self.limiter.decide_with_store(&check, pending, |decided| {
+            encode::write_answer(replies, &check, decided.answer);
+        });
+        if let Err(refusal) = decided.await {
+            self.refuse_check(&refusal, replies);
+        }
+        ConnectionFate::Continue
     }
 
-    /// Counts and writes what was decided.
-    fn tell(&self, asked: &Asked<'_>, answer: &Answer, (replies, began): (&mut Replies, Moment)) {
-        asked.about(|about| self.limiter.decided(answer, about, began));
-        asked.tell(answer, replies);
+    fn refuse_check(&self, refusal: &Refusal, replies: &mut Replies) {
+        self.limiter.count_malformed();
+        replies.error(format_args!("ERR {refusal}"));
     }
 
-    /// What follows bytes that are no command. HTTP is not answered: its sender may be a browser that was made to send.
-    fn refuse(&self, garbled: Garbled, replies: &mut Replies) -> Then {
-        self.limiter.malformed();
-        debug!(%garbled, "connection closed");
-        match garbled {
-            Garbled::Http => {}
-            Garbled::Count
-            | Garbled::Length
-            | Garbled::Kind(_)
-            | Garbled::NoEnd
-            | Garbled::Quotes
-            | Garbled::Start(_)
-            | Garbled::TooMany
-            | Garbled::TooLarge(_) => {
-                replies.error(format_args!("ERR Protocol error: {garbled}"));
+    /// Ends a connection whose bytes are no command. HTTP gets no reply: a page may have made a browser send it.
+    fn refuse(&self, fault: ProtocolFault, replies: &mut Replies) -> ConnectionFate {
+        self.limiter.count_malformed();
+        debug!(%fault, "connection closed");
+        match fault {
+            ProtocolFault::Http => {}
+            ProtocolFault::Count
+            | ProtocolFault::Length
+            | ProtocolFault::Kind(_)
+            | ProtocolFault::NoEnd
+            | ProtocolFault::Quotes
+            | ProtocolFault::Start(_)
+            | ProtocolFault::TooMany
+            | ProtocolFault::TooLarge(_) => {
+                replies.error(format_args!("ERR Protocol error: {fault}"));
             }
         }
-        Then::Close
+        ConnectionFate::Close
     }
 }

@@ -1,13 +1,10 @@
 //! Checks over the Redis protocol: `CL.THROTTLE` as redis-cell has it, and `TG.CHECK` under the rules.
 //!
-//! `connection` reads and writes, `frame` finds commands in bytes, `command` knows their names, `checks` decides,
-//! `session` answers what clients say to set a connection up, `reply` writes answers. RESP2 and RESP3.
+//! `connection` reads and writes, `command` knows the commands by name, `session` answers the commands that set a
+//! connection up. `protocol/resp` parses and writes RESP2 and RESP3.
 
-mod checks;
 mod command;
 mod connection;
-mod frame;
-mod reply;
 mod session;
 
-pub use connection::Resp;
+pub use connection::RespDoor;

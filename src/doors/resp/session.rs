@@ -1,16 +1,18 @@
-//! What a client says to set its connection up, and what it is answered: so that the usual libraries connect.
+//! One client's session: the commands that set its connection up, answered so that the usual libraries connect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::command::{self, ConnectionCommand, Does, Refused, unknown_part, wrong_number};
-use super::frame::Arguments;
-use super::reply::Replies;
-use crate::wire::is_secret;
+use super::command::{
+    self, CommandError, CommandKind, ConnectionCommand, unknown_subcommand, wrong_number,
+};
+use crate::net::is_secret;
+use crate::protocol::resp::encode::Replies;
+use crate::protocol::resp::frame::Arguments;
 
 /// Bytes of a connection's name.
 const NAME_BYTES_MAX: usize = 256;
-/// What clients look at to learn which commands there are: the Redis whose manners these are.
+/// The Redis whose behaviour this is. Clients look at it to learn which commands there are.
 const REDIS_VERSION: &str = "7.0.0";
 
 const NO_AUTH: &str = "NOAUTH Authentication required.";
@@ -21,16 +23,16 @@ const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is di
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you \
     sure your configuration is correct?";
 
-/// Whether a connection goes on.
+/// What becomes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
-    /// It does.
-    GoOn,
-    /// It ends, once everything is sent.
+pub enum ConnectionFate {
+    /// It goes on.
+    Continue,
+    /// It ends once everything is sent.
     Close,
 }
 
-/// One client's connection.
+/// The state of one client's connection.
 #[derive(Debug)]
 pub struct Session {
     id: u64,
@@ -40,11 +42,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// A connection that has said nothing yet. With a password it has to say that first.
+    /// A new session. If there is a password, the client has to send it first.
     pub fn new(password: Option<Arc<[u8]>>) -> Self {
         static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
         Self {
-            // Ordering: Relaxed. Each gets another number, whoever comes first.
+            // Ordering: Relaxed. Only the numbers have to differ.
             id: CONNECTIONS.fetch_add(1, Ordering::Relaxed) + 1,
             name: Vec::new(),
             authenticated: password.is_none(),
@@ -52,11 +54,11 @@ impl Session {
         }
     }
 
-    /// Whether it may ask for that.
-    pub fn permits(&self, does: Does) -> Result<(), Refused> {
+    /// Refuses a command that needs the password before the client has sent it.
+    pub fn permit(&self, kind: CommandKind) -> Result<(), CommandError> {
         let always = matches!(
-            does,
-            Does::ConnectionCommand(
+            kind,
+            CommandKind::Connection(
                 ConnectionCommand::Auth
                     | ConnectionCommand::Hello
                     | ConnectionCommand::Quit
@@ -65,19 +67,19 @@ impl Session {
         );
         match self.authenticated || always {
             true => Ok(()),
-            false => Err(refused(NO_AUTH)),
+            false => Err(error(NO_AUTH)),
         }
     }
 
-    /// Answers anything but a check.
+    /// Answers a command that is no check.
     pub fn answer(
         &mut self,
-        courtesy: ConnectionCommand,
+        command: ConnectionCommand,
         arguments: &Arguments<'_>,
         replies: &mut Replies,
-    ) -> Result<Then, Refused> {
+    ) -> Result<ConnectionFate, CommandError> {
         let first = arguments.get(1).copied();
-        match (courtesy, first) {
+        match (command, first) {
             (ConnectionCommand::Ping, None) => replies.simple("PONG"),
             (ConnectionCommand::Ping | ConnectionCommand::Echo, message) => {
                 replies.bulk(message.unwrap_or_default())
@@ -87,13 +89,13 @@ impl Session {
                 self.authenticate(arguments.get(1..).unwrap_or_default())?;
                 replies.simple("OK");
             }
-            (ConnectionCommand::Client, part) => {
-                self.client(part.unwrap_or_default(), arguments, replies)?
+            (ConnectionCommand::Client, subcommand) => {
+                self.client(subcommand.unwrap_or_default(), arguments, replies)?
             }
-            (ConnectionCommand::Command, _) => command::tell(arguments, replies)?,
+            (ConnectionCommand::Command, _) => command::write_commands(arguments, replies)?,
             (ConnectionCommand::Info, _) => replies.bulk(info().as_bytes()),
             (ConnectionCommand::Select, Some(b"0")) => replies.simple("OK"),
-            (ConnectionCommand::Select, _) => return Err(refused("ERR DB index is out of range")),
+            (ConnectionCommand::Select, _) => return Err(error("ERR DB index is out of range")),
             (ConnectionCommand::Reset, _) => {
                 *self = Self {
                     id: self.id,
@@ -104,28 +106,28 @@ impl Session {
             }
             (ConnectionCommand::Quit, _) => {
                 replies.simple("OK");
-                return Ok(Then::Close);
+                return Ok(ConnectionFate::Close);
             }
         }
-        Ok(Then::GoOn)
+        Ok(ConnectionFate::Continue)
     }
 
-    /// `[user] password`, of the one user there is.
-    fn authenticate(&mut self, words: &[&[u8]]) -> Result<(), Refused> {
+    /// `[user] password`. There is one user, `default`.
+    fn authenticate(&mut self, words: &[&[u8]]) -> Result<(), CommandError> {
         let (user, given) = match words {
             [given] => (&b"default"[..], *given),
             [user, given] => (*user, *given),
             _ => return Err(wrong_number("auth")),
         };
         match &self.password {
-            None if words.len() == 1 => Err(refused(NO_PASSWORD)),
-            // As in Redis: without a password the default user takes any.
+            None if words.len() == 1 => Err(error(NO_PASSWORD)),
+            // As in Redis: without a configured password the default user accepts any.
             None if user == b"default" => Ok(()),
             Some(password) if user == b"default" && is_secret(given, password) => {
                 self.authenticated = true;
                 Ok(())
             }
-            None | Some(_) => Err(refused(WRONG_PASS)),
+            None | Some(_) => Err(error(WRONG_PASS)),
         }
     }
 
@@ -135,16 +137,16 @@ impl Session {
         version: Option<&[u8]>,
         arguments: &Arguments<'_>,
         replies: &mut Replies,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CommandError> {
         let resp3 = match version {
             None => replies.resp3,
             Some(b"2") => false,
             Some(b"3") => true,
             Some(other) if other.iter().all(u8::is_ascii_digit) => {
-                return Err(refused("NOPROTO unsupported protocol version"));
+                return Err(error("NOPROTO unsupported protocol version"));
             }
             Some(_) => {
-                return Err(refused(
+                return Err(error(
                     "ERR Protocol version is not an integer or out of range",
                 ));
             }
@@ -163,14 +165,14 @@ impl Session {
                 }
                 _ => {
                     let option = String::from_utf8_lossy(option);
-                    return Err(Refused(format!(
+                    return Err(CommandError(format!(
                         "ERR Syntax error in HELLO option '{option}'"
                     )));
                 }
             };
         }
         if !self.authenticated {
-            return Err(refused(NO_AUTH_HELLO));
+            return Err(error(NO_AUTH_HELLO));
         }
         if let Some(name) = name {
             name.clone_into(&mut self.name);
@@ -201,12 +203,12 @@ impl Session {
 
     fn client(
         &mut self,
-        part: &[u8],
+        subcommand: &[u8],
         arguments: &Arguments<'_>,
         replies: &mut Replies,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), CommandError> {
         let given = arguments.get(2..).unwrap_or_default();
-        match (part.to_ascii_lowercase().as_slice(), given) {
+        match (subcommand.to_ascii_lowercase().as_slice(), given) {
             (b"setname", [name]) => {
                 checked_name(name)?.clone_into(&mut self.name);
                 replies.simple("OK");
@@ -220,43 +222,44 @@ impl Session {
                 let line = format!("id={} name={name} db=0 resp={proto}\n", self.id);
                 replies.bulk(line.as_bytes());
             }
-            // Nothing is evicted or touched here, and nobody is silenced.
+            // There is nothing to evict or to touch, and replies are always on.
             (b"setinfo", [_, _])
             | (b"no-evict" | b"no-touch", [_])
             | (b"reply", [b"on" | b"ON"]) => {
                 replies.simple("OK");
             }
             (
-                part @ (b"setname" | b"getname" | b"id" | b"setinfo" | b"no-evict" | b"no-touch"),
+                subcommand @ (b"setname" | b"getname" | b"id" | b"setinfo" | b"no-evict"
+                | b"no-touch"),
                 _,
             ) => {
-                let part = String::from_utf8_lossy(part);
-                return Err(wrong_number(&format!("client|{part}")));
+                let subcommand = String::from_utf8_lossy(subcommand);
+                return Err(wrong_number(&format!("client|{subcommand}")));
             }
-            _ => return Err(unknown_part("client", part)),
+            _ => return Err(unknown_subcommand("client", subcommand)),
         }
         Ok(())
     }
 }
 
-/// A name that would not break the line it is told in.
-fn checked_name(name: &[u8]) -> Result<&[u8], Refused> {
+/// Refuses a connection name that `CLIENT LIST` could not show on one line.
+fn checked_name(name: &[u8]) -> Result<&[u8], CommandError> {
     match name.len() {
-        length if length > NAME_BYTES_MAX => Err(Refused(format!(
+        length if length > NAME_BYTES_MAX => Err(CommandError(format!(
             "ERR Client names must be at most {NAME_BYTES_MAX} bytes, is {length}"
         ))),
         _ if name.iter().all(u8::is_ascii_graphic) => Ok(name),
-        _ => Err(refused(
+        _ => Err(error(
             "ERR Client names cannot contain spaces, newlines or special characters.",
         )),
     }
 }
 
-fn refused(text: &str) -> Refused {
-    Refused(text.to_owned())
+fn error(text: &str) -> CommandError {
+    CommandError(text.to_owned())
 }
 
-/// What clients read of it: whether the server is ready, and its version.
+/// The part of `INFO` that clients read: whether the server is ready, and its version.
 fn info() -> String {
     format!(
         "# Server\r\nredis_version:{REDIS_VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{}\r\n\r\n\

@@ -1,4 +1,4 @@
-//! HTTP/2 on a connection of any listener, every bound of it set.
+//! HTTP/2 on a connection of any listener: every bound of the protocol is set, with an idle timeout and a drain.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -17,39 +17,40 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_io_timeout::TimeoutWriter;
 use tracing::debug;
 
-use super::heads::Heads;
-use super::listen::{Drain, Speak};
+use super::accept::ConnectionHandler;
+use super::drain::{Drain, DrainWatch};
+use super::idle_timeout::IdleTimeout;
 
-/// Requests of one connection that are under way at once. Envoy opens another connection for more.
+/// Concurrent requests of one connection. Envoy opens another connection for more.
 const STREAMS_MAX: u32 = 256;
-/// Bytes of a request's headers, decoded. Also what any number of CONTINUATION frames may amount to.
+/// Bytes of a request's headers, decoded. All CONTINUATION frames together stay within it.
 const HEADERS_BYTES_MAX: u32 = 8 * 1024;
-/// Bytes of the headers that a connection keeps in mind to be referred to.
+/// Bytes of a connection's HPACK table.
 const HEADER_TABLE_BYTES_MAX: u32 = 4 * 1024;
-/// Requests that were taken back before they were looked at. One more ends the connection.
+/// Requests that the client reset before we accepted them. One more ends the connection.
 const RESETS_PENDING_MAX: usize = 32;
-/// Requests of one connection that had to be reset for its faults. One more ends the connection.
+/// Requests of one connection that we reset for the client's faults. One more ends the connection.
 const RESETS_FAULTY_MAX: usize = 128;
-/// Bytes of one frame. The least that HTTP/2 allows.
+/// Bytes of one frame: the least that HTTP/2 allows.
 const FRAME_BYTES_MAX: u32 = 16 * 1024;
-/// Bytes of one request that may be on their way.
+/// Bytes of one request that the client may send ahead.
 const STREAM_WINDOW_BYTES_MAX: u32 = 64 * 1024;
-/// Bytes of all requests of a connection that may be on their way.
+/// Bytes of all requests of a connection that the client may send ahead.
 const CONNECTION_WINDOW_BYTES_MAX: u32 = 256 * 1024;
-/// Bytes of one answer that wait to be sent.
+/// Bytes of one response that wait to be sent.
 const SEND_BYTES_MAX: usize = 64 * 1024;
 /// How long a client may read nothing of what it is sent.
-const UNREAD_MAX: Duration = Duration::from_secs(10);
-/// How long a silent client is left alone before it is asked for a sign of life.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a client may be silent before it gets a PING.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// How long it may then take.
+/// How long it may take to answer that.
 const PONG_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Answers requests with a service of its own for each connection.
+/// Serves HTTP/2 with this service.
 #[derive(Clone, Debug)]
 pub struct Http2<S>(pub S);
 
-impl<S, B> Speak for Http2<S>
+impl<S, B> ConnectionHandler for Http2<S>
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     S: Clone + Send + Sync + 'static,
@@ -59,48 +60,43 @@ where
     /// No settings, and GOAWAY with ENHANCE_YOUR_CALM.
     const BUSY: &'static [u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x08\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0b";
 
-    async fn speak<T>(self, stream: T, mut drain: Drain)
+    async fn handle<T>(self, stream: T, drain: Drain)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(service) = self;
-        let (service, mut heads) = Heads::of(service);
+        let (service, mut idle_timeout) = IdleTimeout::of(service);
         let mut stream = TimeoutWriter::new(stream);
-        stream.set_timeout(Some(UNREAD_MAX));
+        stream.set_timeout(Some(SEND_TIMEOUT));
         let stream = TokioIo::new(Box::pin(stream));
-        let mut served = pin!(bounded().serve_connection(stream, service));
-        let asked = drain.clone();
-        let mut begins = pin!(drain.begins());
-        let (mut waiting, mut leaving) = (false, false);
+        let mut connection = pin!(bounded().serve_connection(stream, service));
+        let mut drain = DrainWatch::new(drain);
+        let mut is_ending = false;
         std::future::poll_fn(|context| {
-            // The drain is asked once, to be woken by it; after that a flag tells, which costs a request nothing.
-            if !leaving && (!waiting || asked.has_begun()) {
-                waiting = true;
-                if begins.as_mut().poll(context).is_ready() {
-                    // Who has not asked anything yet, nor even said hello, is as good as not accepted.
-                    if heads.none() {
-                        return Poll::Ready(());
-                    }
-                    leaving = true;
-                    served.as_mut().graceful_shutdown();
+            if !is_ending && drain.has_begun(context) {
+                // A client that has sent no request, perhaps not even its preface, is as good as not accepted.
+                if idle_timeout.saw_no_request() {
+                    return Poll::Ready(());
                 }
+                is_ending = true;
+                connection.as_mut().graceful_shutdown();
             }
             loop {
-                match served.as_mut().poll(context) {
+                match connection.as_mut().poll(context) {
                     Poll::Ready(Ok(())) => return Poll::Ready(()),
                     Poll::Ready(Err(error)) => {
                         debug!(%error, "connection ended early");
                         return Poll::Ready(());
                     }
-                    Poll::Pending if !heads.overdue(context) => return Poll::Pending,
-                    Poll::Pending if leaving => {
-                        debug!("connection closed: it was told to end, and did not");
+                    Poll::Pending if !idle_timeout.has_passed(context) => return Poll::Pending,
+                    Poll::Pending if is_ending => {
+                        debug!("connection closed: the client did not end it when asked to");
                         return Poll::Ready(());
                     }
                     Poll::Pending => {
-                        // Told first: a request that is on its way just now is still answered.
-                        leaving = true;
-                        served.as_mut().graceful_shutdown();
+                        // The client is asked first: a request that is on its way just now is still answered.
+                        is_ending = true;
+                        connection.as_mut().graceful_shutdown();
                     }
                 }
             }

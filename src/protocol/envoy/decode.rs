@@ -1,4 +1,4 @@
-//! A check as Envoy asks it, a `RateLimitRequest`: in protobuf, or in protobuf's JSON.
+//! A check out of a `RateLimitRequest`, in protobuf or in protobuf's JSON.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,44 +6,45 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 
-use super::decode::{
-    Asked, AskedDescriptor, AskedEntry, DESCRIPTORS_MAX, Dialect, ENTRIES_MAX, Refused, bytes,
-    count_descriptors, count_entries, parse_json,
-};
 use super::proto::rate_limit_descriptor::RateLimitOverride;
 use super::proto::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use crate::protocol::json::{self, bytes};
+use crate::protocol::raw_check::{
+    DESCRIPTORS_MAX, Dialect, ENTRIES_MAX, RawCheck, RawDescriptor, RawEntry, Refusal,
+    ensure_descriptors, ensure_entries,
+};
 use tidegate_core::pure::{Limit, LimitFault, Unit};
 
-/// The check in a protobuf message. What is beyond the bounds is counted, to be told of, and not looked at.
-pub fn from_protobuf(request: &RateLimitRequest) -> Result<Asked<'_>, Refused> {
+/// The check in a protobuf message. What is over a bound is only counted, for the refusal.
+pub fn from_protobuf(request: &RateLimitRequest) -> Result<RawCheck<'_>, Refusal> {
     if request.descriptors.len() > DESCRIPTORS_MAX {
-        count_descriptors(request.descriptors.len())?;
+        ensure_descriptors(request.descriptors.len())?;
     }
     let descriptors = request.descriptors.iter().enumerate();
-    Ok(Asked {
+    Ok(RawCheck {
         domain: Cow::Borrowed(&request.domain),
         hits_addend: request.hits_addend.into(),
         descriptors: descriptors
             .map(|(index, descriptor)| descriptor_of(descriptor, index))
             .collect::<Result<_, _>>()?,
         dialect: Dialect::Envoy,
-        ..Asked::default()
+        ..RawCheck::default()
     })
 }
 
 fn descriptor_of(
     descriptor: &RateLimitDescriptor,
     index: usize,
-) -> Result<AskedDescriptor<'_>, Refused> {
+) -> Result<RawDescriptor<'_>, Refusal> {
     if descriptor.entries.len() > ENTRIES_MAX {
-        count_entries(index, descriptor.entries.len())?;
+        ensure_entries(index, descriptor.entries.len())?;
     }
-    let entries = descriptor.entries.iter().map(|entry| AskedEntry {
+    let entries = descriptor.entries.iter().map(|entry| RawEntry {
         key: Cow::Borrowed(&entry.key),
         value: Cow::Borrowed(&entry.value),
     });
     let limit = descriptor.limit.as_ref();
-    Ok(AskedDescriptor {
+    Ok(RawDescriptor {
         entries: entries.collect(),
         hits_addend: descriptor.hits_addend,
         refund: descriptor.is_negative_hits,
@@ -51,12 +52,13 @@ fn descriptor_of(
     })
 }
 
-/// The limit that the caller carries. One that cannot be kept is no reason to let a request pass.
-fn caller_limit(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refused> {
+/// The caller-supplied limit. One that makes no sense is over a bound, because a malformed check would let the request
+/// pass.
+fn caller_limit(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refusal> {
     let at = || format!("descriptors[{index}].limit");
     let Some(unit) = unit_numbered(limit.unit) else {
         let wrong = "must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
-        return Err(Refused::OverBound(format!("{}.unit: {wrong}", at())));
+        return Err(Refusal::OverBound(format!("{}.unit: {wrong}", at())));
     };
     let multiplier = limit.unit_multiplier.unwrap_or(1).into();
     Limit::new(limit.requests_per_unit.into(), unit, multiplier, None).map_err(|fault| {
@@ -64,7 +66,7 @@ fn caller_limit(limit: &RateLimitOverride, index: usize) -> Result<Limit, Refuse
             LimitFault::NoWindow | LimitFault::TooLong => "unit_multiplier",
             LimitFault::NoBurst | LimitFault::TooFast => "requests_per_unit",
         };
-        Refused::OverBound(format!("{}.{field}: {fault}", at()))
+        Refusal::OverBound(format!("{}.{field}: {fault}", at()))
     })
 }
 
@@ -81,22 +83,24 @@ fn unit_numbered(number: i32) -> Option<Unit> {
 }
 
 /// The check in a JSON body.
-pub fn from_json(body: &[u8]) -> Result<Asked<'_>, Refused> {
-    let request: JsonRequest<'_> = parse_json(body)?;
-    let mut asked = Asked {
+pub fn from_json(body: &[u8]) -> Result<RawCheck<'_>, Refusal> {
+    let request: JsonRequest<'_> = json::parse(body)?;
+    let mut raw = RawCheck {
         domain: request.domain.unwrap_or_default(),
-        hits_addend: request.hits_addend.map_or(0, |Whole(hits)| hits.into()),
+        hits_addend: request
+            .hits_addend
+            .map_or(0, |WholeNumber(hits)| hits.into()),
         dialect: Dialect::Envoy,
-        ..Asked::default()
+        ..RawCheck::default()
     };
     let descriptors = request.descriptors.unwrap_or_default();
     for (index, descriptor) in descriptors.into_iter().enumerate() {
-        asked.descriptors.push(descriptor.asked(index)?);
+        raw.descriptors.push(descriptor.into_raw(index)?);
     }
-    Ok(asked)
+    Ok(raw)
 }
 
-/// As protobuf's JSON has it: names in camel case or as in the proto file, and null for what is not said.
+/// As protobuf's JSON has it: names in camel case or as in the proto file, and null for an absent value.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRequest<'a> {
@@ -105,7 +109,7 @@ struct JsonRequest<'a> {
     #[serde(borrow)]
     descriptors: Option<Vec<JsonDescriptor<'a>>>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Whole<u32>>,
+    hits_addend: Option<WholeNumber<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -115,7 +119,7 @@ struct JsonDescriptor<'a> {
     entries: Option<Vec<JsonEntry<'a>>>,
     limit: Option<JsonLimit>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Whole<u64>>,
+    hits_addend: Option<WholeNumber<u64>>,
     #[serde(alias = "isNegativeHits")]
     is_negative_hits: Option<bool>,
 }
@@ -129,7 +133,6 @@ struct JsonEntry<'a> {
     value: Option<JsonBytes<'a>>,
 }
 
-/// A string's bytes.
 #[derive(Default, Deserialize)]
 struct JsonBytes<'a>(#[serde(borrow, deserialize_with = "bytes")] Cow<'a, [u8]>);
 
@@ -137,29 +140,29 @@ struct JsonBytes<'a>(#[serde(borrow, deserialize_with = "bytes")] Cow<'a, [u8]>)
 #[serde(deny_unknown_fields)]
 struct JsonLimit {
     #[serde(alias = "requestsPerUnit")]
-    requests_per_unit: Option<Whole<u32>>,
+    requests_per_unit: Option<WholeNumber<u32>>,
     unit: Option<JsonUnit>,
     #[serde(alias = "unitMultiplier")]
-    unit_multiplier: Option<Whole<u32>>,
+    unit_multiplier: Option<WholeNumber<u32>>,
 }
 
 impl<'a> JsonDescriptor<'a> {
-    fn asked(self, index: usize) -> Result<AskedDescriptor<'a>, Refused> {
+    fn into_raw(self, index: usize) -> Result<RawDescriptor<'a>, Refusal> {
         let entries = self.entries.unwrap_or_default();
-        let entry = |entry: JsonEntry<'a>| AskedEntry {
+        let entry = |entry: JsonEntry<'a>| RawEntry {
             key: entry.key.unwrap_or_default().0,
             value: entry.value.unwrap_or_default().0,
         };
         let limit = self.limit.map(|limit| RateLimitOverride {
             requests_per_unit: limit
                 .requests_per_unit
-                .map_or(0, |Whole(requests)| requests),
+                .map_or(0, |WholeNumber(requests)| requests),
             unit: limit.unit.map_or(0, |JsonUnit(unit)| unit),
-            unit_multiplier: limit.unit_multiplier.map(|Whole(units)| units),
+            unit_multiplier: limit.unit_multiplier.map(|WholeNumber(units)| units),
         });
-        Ok(AskedDescriptor {
+        Ok(RawDescriptor {
             entries: entries.into_iter().map(entry).collect(),
-            hits_addend: self.hits_addend.map(|Whole(hits)| hits),
+            hits_addend: self.hits_addend.map(|WholeNumber(hits)| hits),
             refund: self.is_negative_hits.unwrap_or(false),
             limit: limit.map(|limit| caller_limit(&limit, index)).transpose()?,
         })
@@ -168,11 +171,11 @@ impl<'a> JsonDescriptor<'a> {
 
 /// A whole number, or one in quotes: large ones do not survive JavaScript otherwise.
 #[derive(Clone, Copy)]
-struct Whole<N>(N);
+struct WholeNumber<N>(N);
 
-impl<'de, N: TryFrom<u64>> Deserialize<'de> for Whole<N> {
+impl<'de, N: TryFrom<u64>> Deserialize<'de> for WholeNumber<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = deserializer.deserialize_any(Quoted("a whole number"))?;
+        let number = deserializer.deserialize_any(NumberOrTextVisitor("a whole number"))?;
         let number = match number {
             NumberOrText::Number(number) => Some(number),
             NumberOrText::Text(text) => text.parse().ok(),
@@ -190,7 +193,7 @@ struct JsonUnit(i32);
 
 impl<'de> Deserialize<'de> for JsonUnit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = match deserializer.deserialize_any(Quoted("a unit"))? {
+        let number = match deserializer.deserialize_any(NumberOrTextVisitor("a unit"))? {
             NumberOrText::Number(number) => i32::try_from(number).ok(),
             NumberOrText::Text(name) => RateLimitUnit::from_str_name(&name).map(i32::from),
         };
@@ -205,10 +208,10 @@ enum NumberOrText {
     Text(String),
 }
 
-/// Takes a number or a text, where this is expected.
-struct Quoted(&'static str);
+/// Accepts a number or a text, where its name says what is expected.
+struct NumberOrTextVisitor(&'static str);
 
-impl Visitor<'_> for Quoted {
+impl Visitor<'_> for NumberOrTextVisitor {
     type Value = NumberOrText;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

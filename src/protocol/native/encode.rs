@@ -1,17 +1,99 @@
-//! An answer into JSON.
+//! An answer into the native response: status, headers and JSON body. It is the contract with clients.
 //!
-//! What every answer has is written by hand, name by name: our own names need no escaping, and a serialiser would look
-//! for it in each. Text that is not ours to choose is escaped by `serde_json`.
+//! The parts that every answer has are written by hand, name by name: our own names need no escaping, and a serialiser
+//! would look for it in each. `serde_json` escapes any text that is not ours to choose.
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
 use serde::{Serialize, Serializer};
 
+use crate::protocol::headers::HeaderStyles;
+use crate::protocol::http_response::ResponsePage;
 use tidegate_core::engine::{Answer, Hit, Verdict};
-use tidegate_core::pure::{Check, Limit, Shown, Span};
+use tidegate_core::pure::{Check, Limit, Moment, Shown, Span};
 
-/// Writes the body of the answer to `check`. Of a value it shows at most `shown_bytes_max`.
-pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer, shown_bytes_max: usize) {
+const OK: &str = r#""OK""#;
+const OVER_LIMIT: &str = r#""OVER_LIMIT""#;
+
+/// What a response depends on besides the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseStyle {
+    /// Which headers to send.
+    pub styles: HeaderStyles,
+    /// The status of a denial, if the client chose one.
+    pub deny_status: Option<StatusCode>,
+    /// When the check was decided.
+    pub moment: Moment,
+    /// Bytes of a value that a denial shows.
+    pub shown_bytes_max: usize,
+}
+
+/// How the native protocol says a verdict.
+struct VerdictWords {
+    status: StatusCode,
+    overall_code: &'static str,
+    /// Of a denial.
+    error_code: Option<ErrorCode>,
+}
+
+#[derive(Clone, Copy)]
+enum ErrorCode {
+    RateLimited,
+    StoreUnavailable,
+}
+
+impl VerdictWords {
+    const fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Allow | Verdict::AllowLate(_) => Self {
+                status: StatusCode::OK,
+                overall_code: OK,
+                error_code: None,
+            },
+            Verdict::Limited => Self {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                overall_code: OVER_LIMIT,
+                error_code: Some(ErrorCode::RateLimited),
+            },
+            Verdict::StoreUnavailable => Self {
+                status: StatusCode::SERVICE_UNAVAILABLE,
+                overall_code: OVER_LIMIT,
+                error_code: Some(ErrorCode::StoreUnavailable),
+            },
+        }
+    }
+}
+
+/// The response to `check`. Its headers go into `headers`, of which only the memory is used.
+pub fn response(
+    headers: HeaderMap,
+    check: &Check<'_>,
+    answer: &Answer,
+    style: ResponseStyle,
+) -> Response<Full<Bytes>> {
+    let words = VerdictWords::of(answer.verdict());
+    let mut page = ResponsePage::new(|out| {
+        write_body(out, &words, answer, check, style.shown_bytes_max);
+    });
+    style.styles.write(&mut page, answer, style.moment);
+    let status = match (words.error_code, style.deny_status) {
+        (Some(_), Some(chosen)) => chosen,
+        (Some(_), None) | (None, _) => words.status,
+    };
+    page.into_response(status, headers)
+}
+
+fn write_body(
+    out: &mut Vec<u8>,
+    words: &VerdictWords,
+    answer: &Answer,
+    check: &Check<'_>,
+    shown_bytes_max: usize,
+) {
     put(out, r#"{"overall_code":"#);
-    put(out, code(answer.allowed()));
+    put(out, words.overall_code);
     put(out, r#","statuses":["#);
     for descriptor in 0..check.descriptors.len() {
         if descriptor > 0 {
@@ -19,22 +101,19 @@ pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer, shown_bytes_
         }
         match answer.hit_of(descriptor) {
             Some(hit) => write_status(out, answer, hit),
-            // No rule: allowed, and nothing to say.
+            // No rule matched.
             None => put(out, r#"{"code":"OK"}"#),
         }
     }
     put(out, "]");
-    let denial = answer
-        .decisive()
-        .filter(|hit| !answer.allowed() && answer.denies(hit));
-    if let Some(hit) = denial {
+    if let (Some(code), Some(hit)) = (words.error_code, answer.decisive()) {
         put(out, r#","error":"#);
         let scope = Scope {
             check,
             descriptor: hit.descriptor,
             shown_bytes_max,
         };
-        write_serialised(out, &Denial::new(scope, answer, hit));
+        write_serialised(out, &Denial::new(code, scope, answer, hit));
     }
     put(out, "}");
 }
@@ -43,7 +122,13 @@ fn write_status(out: &mut Vec<u8>, answer: &Answer, hit: &Hit) {
     let rule = answer.rule(hit);
     let standing = hit.standing;
     put(out, r#"{"code":"#);
-    put(out, code(standing.allowed || rule.spec.shadow));
+    put(
+        out,
+        match answer.denies(hit) {
+            true => OVER_LIMIT,
+            false => OK,
+        },
+    );
     put(out, r#","rule":"#);
     write_serialised(out, &rule.label);
     let limit = answer.limit(hit);
@@ -67,7 +152,7 @@ fn write_status(out: &mut Vec<u8>, answer: &Answer, hit: &Hit) {
     put(out, r#","source":""#);
     put(out, hit.source.name());
     put(out, "\"");
-    // A shadow rule that would have denied says so.
+    // A shadow rule that would have denied is marked.
     if rule.spec.shadow && !standing.allowed {
         put(out, r#","shadow":true"#);
     }
@@ -87,14 +172,6 @@ fn write_limit(out: &mut Vec<u8>, limit: &Limit) {
     put(out, "}");
 }
 
-const fn code(allowed: bool) -> &'static str {
-    if allowed {
-        r#""OK""#
-    } else {
-        r#""OVER_LIMIT""#
-    }
-}
-
 fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
@@ -103,13 +180,14 @@ fn write_number(out: &mut Vec<u8>, number: u64) {
     put(out, itoa::Buffer::new().format(number));
 }
 
-/// A length of time as protobuf's JSON has it, rounded up to the millisecond: who waits that long has waited enough.
+/// A length of time as protobuf's JSON has it, rounded up to the millisecond: a client that waits that long has waited
+/// enough.
 fn write_duration(out: &mut Vec<u8>, span: Span) {
     let millis = span.get().div_ceil(1_000_000);
     put(out, "\"");
     write_number(out, millis / 1_000);
     if !millis.is_multiple_of(1_000) {
-        // A one before the thousandths keeps their zeros in front; those behind say nothing.
+        // A one before the thousandths keeps their leading zeros; trailing ones are dropped.
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(1_000 + millis % 1_000).trim_end_matches('0');
         put(out, ".");
@@ -135,7 +213,7 @@ struct Denial<'a> {
 }
 
 impl<'a> Denial<'a> {
-    fn new(scope: Scope<'a>, answer: &Answer, hit: &Hit) -> Self {
+    fn new(error_code: ErrorCode, scope: Scope<'a>, answer: &Answer, hit: &Hit) -> Self {
         let label = &answer.rule(hit).label;
         let limit = answer.limit(hit);
         let retry_after = hit
@@ -147,16 +225,16 @@ impl<'a> Denial<'a> {
             Some(seconds) => format!("retry after {seconds} seconds"),
             None => "no wait will let it pass".to_owned(),
         };
-        let (code, message) = match limit {
-            Some(_) if answer.verdict() == Verdict::StoreUnavailable => (
+        let (code, message) = match (error_code, limit) {
+            (ErrorCode::StoreUnavailable, _) => (
                 "STORE_UNAVAILABLE",
                 format!("{label} denies while the store cannot be reached: {advice}"),
             ),
-            Some(limit) => (
+            (ErrorCode::RateLimited, Some(limit)) => (
                 "RATE_LIMITED",
                 format!("rate limit {limit} of {label} exceeded: {advice}"),
             ),
-            None => ("RATE_LIMITED", advice),
+            (ErrorCode::RateLimited, None) => ("RATE_LIMITED", advice),
         };
         Self {
             code,
@@ -169,7 +247,7 @@ impl<'a> Denial<'a> {
     }
 }
 
-/// What was limited: the entries of the descriptor, `key:value` after `key:value`.
+/// What the denial is about: the entries of the descriptor, `key:value` after `key:value`.
 struct Scope<'a> {
     check: &'a Check<'a>,
     descriptor: usize,

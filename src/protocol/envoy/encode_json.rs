@@ -1,13 +1,50 @@
-//! A `RateLimitResponse` as protobuf's JSON has it: names in camel case, and what has its default left out.
+//! A `RateLimitResponse` as protobuf's JSON has it (names in camel case, defaults left out), and the HTTP response
+//! around it.
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::HeaderMap;
+use hyper::{Response, StatusCode};
 use prost_types::{Struct, value::Kind};
 use serde_json::{Map, Value, json};
 
-use crate::wire::proto::RateLimitResponse;
-use crate::wire::proto::rate_limit_response::{DescriptorStatus, RateLimit};
+use super::encode;
+use super::proto::RateLimitResponse;
+use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::protocol::headers::HeaderStyles;
+use crate::protocol::http_response::ResponsePage;
+use tidegate_core::engine::Answer;
+use tidegate_core::pure::{Check, Moment};
 
-/// Writes `response` to `out`.
-pub fn write(out: &mut Vec<u8>, response: &RateLimitResponse) {
+/// The HTTP response to `check`, decided at `moment`. Its headers go into `headers`, of which only the memory is used.
+pub fn http_response(
+    headers: HeaderMap,
+    check: &Check<'_>,
+    answer: &Answer,
+    styles: HeaderStyles,
+    moment: Moment,
+) -> Response<Full<Bytes>> {
+    let response = encode::response(check, answer, styles, moment);
+    let mut page = ResponsePage::new(|body| write(body, &response));
+    styles.write(&mut page, answer, moment);
+    page.into_response(status_code(&response), headers)
+}
+
+/// The HTTP response to a check that is over a bound, and why.
+pub fn over_bound(why: &str) -> Response<Full<Bytes>> {
+    let response = encode::over_bound(why, 0);
+    let page = ResponsePage::new(|body| write(body, &response));
+    page.into_response(status_code(&response), HeaderMap::new())
+}
+
+fn status_code(response: &RateLimitResponse) -> StatusCode {
+    match response.overall_code() {
+        Code::Ok | Code::Unknown => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+fn write(out: &mut Vec<u8>, response: &RateLimitResponse) {
     let headers = response.response_headers_to_add.iter();
     let headers = headers.map(|header| json!({ "key": header.key, "value": header.value }));
     let statuses = response.statuses.iter().map(status);
@@ -52,9 +89,9 @@ fn limit(limit: &RateLimit) -> Value {
     ])
 }
 
-/// Those of the members that do not have the default of their type.
+/// The members that do not have the default of their type.
 fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
-    let said = |value: &Value| match value {
+    let is_set = |value: &Value| match value {
         Value::Null => false,
         Value::Bool(flag) => *flag,
         Value::Number(number) => number.as_u64() != Some(0),
@@ -62,14 +99,14 @@ fn object<const N: usize>(members: [(&str, Value); N]) -> Value {
         Value::Array(list) => !list.is_empty(),
         Value::Object(_) => true,
     };
-    let members = members.into_iter().filter(|(_, value)| said(value));
+    let members = members.into_iter().filter(|(_, value)| is_set(value));
     members
         .map(|(name, value)| (name.to_owned(), value))
         .collect::<Map<_, _>>()
         .into()
 }
 
-/// A struct of texts and numbers, all of them said.
+/// A struct of texts and numbers, defaults included.
 fn fields(fields: &Struct) -> Value {
     let value = |value: &prost_types::Value| match &value.kind {
         // A whole number is printed as one.

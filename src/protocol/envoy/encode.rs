@@ -1,28 +1,38 @@
-//! An answer as Envoy reads it, a `RateLimitResponse`. Its bounds are smaller than ours: what does not fit is cut.
+//! An answer into a `RateLimitResponse`. Its numbers are smaller than ours: a number that does not fit becomes the
+//! largest.
 
 use std::collections::BTreeMap;
 
 use hyper::header::HeaderName;
 use prost_types::{Duration, Struct, Value, value::Kind};
 
-use super::headers::{HeaderStyles, Sink};
-use crate::wire::decode::DESCRIPTORS_MAX;
-use crate::wire::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit};
-use crate::wire::proto::{HeaderValue, RateLimitResponse};
-use tidegate_core::engine::{Answer, Hit};
+use super::proto::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit};
+use super::proto::{HeaderValue, RateLimitResponse};
+use crate::protocol::headers::{HeaderSink, HeaderStyles};
+use crate::protocol::raw_check::DESCRIPTORS_MAX;
+use tidegate_core::engine::{Answer, Hit, Verdict};
 use tidegate_core::pure::{Check, Limit, Moment, Span, Unit};
 
-/// The answer to `check`, decided at `moment`, with headers in those styles.
+/// What Envoy calls a verdict.
+const fn overall_code(verdict: Verdict) -> Code {
+    match verdict {
+        Verdict::Allow | Verdict::AllowLate(_) => Code::Ok,
+        Verdict::Limited | Verdict::StoreUnavailable => Code::OverLimit,
+    }
+}
+
+/// The response to `check`, decided at `moment`, with headers in those styles.
 pub fn response(
     check: &Check<'_>,
     answer: &Answer,
-    (styles, moment): (HeaderStyles, Moment),
+    styles: HeaderStyles,
+    moment: Moment,
 ) -> RateLimitResponse {
     let mut headers = Vec::with_capacity(8);
-    styles.tell(&mut headers, answer, moment);
+    styles.write(&mut headers, answer, moment);
     let statuses = 0..check.descriptors.len();
     RateLimitResponse {
-        overall_code: code(answer.allowed()).into(),
+        overall_code: overall_code(answer.verdict()).into(),
         statuses: statuses
             .map(|index| status(answer, answer.hit_of(index)))
             .collect(),
@@ -33,23 +43,23 @@ pub fn response(
     }
 }
 
-/// The answer to a check of so many descriptors that is over a bound, and why. Of too many it says nothing one by one.
+/// The response to a check of so many descriptors that is over a bound, and why. Too many descriptors get no status
+/// each.
 pub fn over_bound(why: &str, descriptors: usize) -> RateLimitResponse {
     let status = DescriptorStatus {
         code: Code::OverLimit.into(),
         ..DescriptorStatus::default()
     };
-    let told = if descriptors > DESCRIPTORS_MAX {
-        0
-    } else {
-        descriptors
+    let statuses = match descriptors > DESCRIPTORS_MAX {
+        true => 0,
+        false => descriptors,
     };
     let reason = Value {
         kind: Some(Kind::StringValue(why.to_owned())),
     };
     RateLimitResponse {
         overall_code: Code::OverLimit.into(),
-        statuses: vec![status; told],
+        statuses: vec![status; statuses],
         dynamic_metadata: Some(Struct {
             fields: BTreeMap::from([("reason".to_owned(), reason)]),
         }),
@@ -57,7 +67,7 @@ pub fn over_bound(why: &str, descriptors: usize) -> RateLimitResponse {
     }
 }
 
-impl Sink for Vec<HeaderValue> {
+impl HeaderSink for Vec<HeaderValue> {
     fn header(&mut self, name: HeaderName, write: impl FnOnce(&mut Vec<u8>)) {
         let mut value = Vec::with_capacity(16);
         write(&mut value);
@@ -68,21 +78,20 @@ impl Sink for Vec<HeaderValue> {
     }
 }
 
-const fn code(allowed: bool) -> Code {
-    if allowed { Code::Ok } else { Code::OverLimit }
-}
-
 fn status(answer: &Answer, hit: Option<&Hit>) -> DescriptorStatus {
     let Some(hit) = hit else {
-        // No rule: allowed, and nothing to say.
+        // No rule matched.
         return DescriptorStatus {
             code: Code::Ok.into(),
             ..DescriptorStatus::default()
         };
     };
-    let code = code(!answer.denies(hit)).into();
+    let code = match answer.denies(hit) {
+        true => Code::OverLimit.into(),
+        false => Code::Ok.into(),
+    };
     let Some(limit) = answer.limit(hit) else {
-        // A rule without a limit says so in these words.
+        // This is how Envoy's protocol says that a rule has no limit.
         return DescriptorStatus {
             code,
             limit_remaining: u32::MAX,
@@ -93,7 +102,7 @@ fn status(answer: &Answer, hit: Option<&Hit>) -> DescriptorStatus {
     DescriptorStatus {
         code,
         current_limit: Some(rate_limit(limit, name)),
-        limit_remaining: cut(hit.standing.remaining.get()),
+        limit_remaining: saturated(hit.standing.remaining.get()),
         duration_until_reset: Some(seconds(answer.reset_after(hit))),
     }
 }
@@ -101,11 +110,11 @@ fn status(answer: &Answer, hit: Option<&Hit>) -> DescriptorStatus {
 fn rate_limit(limit: &Limit, name: Option<&String>) -> RateLimit {
     RateLimit {
         name: name.cloned().unwrap_or_default(),
-        requests_per_unit: cut(limit.requests()),
+        requests_per_unit: saturated(limit.requests()),
         unit: unit(limit.unit()).into(),
         unit_multiplier: match limit.unit_multiplier() {
             1 => None,
-            units => Some(cut(units)),
+            units => Some(saturated(units)),
         },
     }
 }
@@ -122,11 +131,11 @@ const fn unit(unit: Unit) -> rate_limit::Unit {
     }
 }
 
-fn cut(number: u64) -> u32 {
+fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// In whole seconds, rounded up: Envoy's own headers would cut off the rest, and tell a client to come too early.
+/// In whole seconds, rounded up: Envoy's own headers cut off the rest and would make a client come back too early.
 fn seconds(span: Span) -> Duration {
     Duration {
         seconds: i64::try_from(span.seconds_up()).unwrap_or(i64::MAX),
@@ -134,7 +143,7 @@ fn seconds(span: Span) -> Duration {
     }
 }
 
-/// What decided.
+/// The rule that decided, for Envoy's access log.
 fn metadata(answer: &Answer, hit: &Hit) -> Struct {
     let value = |kind| Value { kind: Some(kind) };
     let mut fields = BTreeMap::new();
@@ -143,7 +152,7 @@ fn metadata(answer: &Answer, hit: &Hit) -> Struct {
     put("source", Kind::StringValue(hit.source.name().to_owned()));
     put(
         "descriptor",
-        Kind::NumberValue(f64::from(cut(hit.descriptor as u64))),
+        Kind::NumberValue(f64::from(saturated(hit.descriptor as u64))),
     );
     if let Some(wait) = hit.standing.retry_after.filter(|_| answer.denies(hit)) {
         let seconds = std::time::Duration::from_nanos(wait.get()).as_secs_f64();

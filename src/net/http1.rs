@@ -1,4 +1,4 @@
-//! HTTP/1.1 on a connection of any listener.
+//! HTTP/1.1 on a connection of any listener: bounded heads, an idle timeout, a drain.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,20 +12,21 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::debug;
 
-use super::Reply;
-use super::heads::Heads;
-use super::listen::{Drain, Speak};
+use super::accept::ConnectionHandler;
+use super::drain::{Drain, DrainWatch};
+use super::idle_timeout::IdleTimeout;
+use super::response::HttpReply;
 
-/// Bytes of a request's head. Its headers are bounded by hyper, at 100: any other bound costs each request a copy.
+/// Bytes of a request's head. hyper bounds its headers at 100: any other bound costs each request a copy.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Answers requests with a service of its own for each connection.
+/// Serves HTTP/1.1 with this service.
 #[derive(Clone, Debug)]
 pub struct Http1<S>(pub S);
 
-impl<S> Speak for Http1<S>
+impl<S> ConnectionHandler for Http1<S>
 where
-    S: Service<Request<Incoming>, Response = Reply> + Clone + Send + Sync + 'static,
+    S: Service<Request<Incoming>, Response = HttpReply> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
     S::Error: std::error::Error + Send + Sync + 'static,
 {
@@ -34,38 +35,33 @@ where
     retry-after: 1\r\nconnection: close\r\n\r\n\
     {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"connections_max are open\"}}\n";
 
-    async fn speak<T>(self, stream: T, mut drain: Drain)
+    async fn handle<T>(self, stream: T, drain: Drain)
     where
         T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self(service) = self;
-        let (service, mut heads) = Heads::of(service);
-        let mut served = pin!(
+        let (service, mut idle_timeout) = IdleTimeout::of(service);
+        let mut connection = pin!(
             http1::Builder::new()
                 .max_buf_size(HEAD_BYTES_MAX)
                 .half_close(true)
                 .writev(false)
                 .serve_connection(TokioIo::new(stream), service)
         );
-        let asked = drain.clone();
-        let mut begins = pin!(drain.begins());
-        let (mut waiting, mut draining) = (false, false);
+        let mut drain = DrainWatch::new(drain);
+        let mut is_ending = false;
         std::future::poll_fn(|context| {
-            // The drain is asked once, to be woken by it; after that a flag tells, which costs a request nothing.
-            if !waiting || asked.has_begun() {
-                waiting = true;
-                if !draining && begins.as_mut().poll(context).is_ready() {
-                    draining = true;
-                    served.as_mut().graceful_shutdown();
-                }
+            if !is_ending && drain.has_begun(context) {
+                is_ending = true;
+                connection.as_mut().graceful_shutdown();
             }
-            match served.as_mut().poll(context) {
+            match connection.as_mut().poll(context) {
                 Poll::Ready(Ok(())) => Poll::Ready(()),
                 Poll::Ready(Err(error)) => {
                     debug!(%error, "connection ended early");
                     Poll::Ready(())
                 }
-                Poll::Pending if heads.overdue(context) => {
+                Poll::Pending if idle_timeout.has_passed(context) => {
                     debug!("connection closed: no request came in time");
                     Poll::Ready(())
                 }

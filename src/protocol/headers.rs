@@ -1,9 +1,11 @@
-//! The headers of an answer, whichever door it leaves by.
+//! The rate-limit headers of an answer: the IETF draft's, the legacy ones, and `Retry-After`.
+//!
+//! The native protocol sends them with its response; Envoy's carries them for Envoy to add.
 
 use hyper::header::{HeaderName, RETRY_AFTER};
 
 use tidegate_config::HeaderStyle;
-use tidegate_core::engine::{Answer, Hit};
+use tidegate_core::engine::{Answer, Hit, Verdict};
 use tidegate_core::pure::{Limit, Moment};
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -13,7 +15,7 @@ const X_RETRY_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-retry-aft
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Which headers an answer carries.
+/// Which headers an answer gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderStyles {
     draft_11: bool,
@@ -33,22 +35,19 @@ impl HeaderStyles {
         }
     }
 
-    /// Puts what `answer`, decided at `moment`, has to say into `sink`. Without a limit there is nothing to say.
-    pub fn tell(self, sink: &mut impl Sink, answer: &Answer, moment: Moment) {
+    /// Writes the headers of `answer`, decided at `moment`, into `sink`. An answer without a limit has none.
+    pub fn write(self, sink: &mut impl HeaderSink, answer: &Answer, moment: Moment) {
         if let Some(hit) = answer.decisive().filter(|hit| answer.limit(hit).is_some()) {
-            self.tell_hit(sink, answer, (hit, moment));
+            self.write_hit(sink, answer, hit, moment);
         }
     }
 
-    fn tell_hit(self, sink: &mut impl Sink, answer: &Answer, (hit, moment): (&Hit, Moment)) {
+    fn write_hit(self, sink: &mut impl HeaderSink, answer: &Answer, hit: &Hit, moment: Moment) {
         let standing = &hit.standing;
         let reset_after = answer.reset_after(hit);
-        let retry_after = standing
-            .retry_after
-            .filter(|_| !answer.allowed())
-            .map(|wait| wait.seconds_up().max(1));
+        let retry_after = retry_seconds(answer, hit);
         if self.draft_11 {
-            // The effective window: what is left lasts until the bucket is full, and nothing is left until the retry.
+            // The effective window: the remaining cells last until the reset, and none remain until the retry.
             let window = retry_after.unwrap_or_else(|| reset_after.seconds_up());
             sink.header(RATELIMIT_POLICY, |list| write_policies(list, answer));
             sink.header(RATELIMIT, |item| {
@@ -75,8 +74,19 @@ impl HeaderStyles {
     }
 }
 
+/// Until a client may retry, in whole seconds, if the check was denied and a wait helps.
+fn retry_seconds(answer: &Answer, hit: &Hit) -> Option<u64> {
+    match answer.verdict() {
+        Verdict::Allow | Verdict::AllowLate(_) => None,
+        Verdict::Limited | Verdict::StoreUnavailable => {
+            let wait = hit.standing.retry_after?;
+            Some(wait.seconds_up().max(1))
+        }
+    }
+}
+
 /// Where headers go.
-pub trait Sink {
+pub trait HeaderSink {
     /// Takes a header, whose value is written by `write`.
     fn header(&mut self, name: HeaderName, write: impl FnOnce(&mut Vec<u8>));
 
@@ -86,7 +96,7 @@ pub trait Sink {
     }
 }
 
-/// Every limit that was met, once each.
+/// Every limit that the check met, once each.
 fn write_policies(list: &mut Vec<u8>, answer: &Answer) {
     let mut separator: &[u8] = b"";
     for (index, hit) in answer.hits().iter().enumerate() {
