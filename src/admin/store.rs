@@ -86,7 +86,7 @@ mod tests {
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
     use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Reply, Share, StoreState};
-    use tidegate_core::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
+    use tidegate_core::pure::{Check, Descriptor, Entry, KeyDisplay, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
 
@@ -110,7 +110,7 @@ mod tests {
     fn check(shards: Vec<ShardState>, expected: Value, expected_line: &str) {
         let rules = Snapshot::first(Rules::default(), &FleetKey::derived(b"test"), false);
         let figures = figures(shards);
-        let page = json(&figures, &Telemetry::new(&rules, KeysShown::Plain), NOW);
+        let page = json(&figures, &Telemetry::new(&rules, KeyDisplay::Plain), NOW);
         assert_eq!(
             json!([page["link"], page["staleness"], page["partitioned"]]),
             expected

@@ -6,7 +6,7 @@
 use serde::{Serialize, Serializer};
 
 use tidegate_core::engine::{Answer, Hit, Verdict};
-use tidegate_core::pure::{Check, Limit, Shown, Span};
+use tidegate_core::pure::{Check, DisplayText, Limit, Span};
 
 /// Writes the body of the answer to `check`. Of a value it shows at most `shown_bytes_max`.
 pub fn write(out: &mut Vec<u8>, check: &Check<'_>, answer: &Answer, shown_bytes_max: usize) {
@@ -185,7 +185,7 @@ impl std::fmt::Display for Scope<'_> {
             .map_or(&[][..], |descriptor| descriptor.entries);
         for (index, entry) in entries.iter().enumerate() {
             let separator = if index > 0 { ":" } else { "" };
-            let shown = |bytes| Shown::new(bytes, self.shown_bytes_max);
+            let shown = |bytes| DisplayText::new(bytes, self.shown_bytes_max);
             write!(f, "{separator}{}:{}", shown(entry.key), shown(entry.value))?;
         }
         Ok(())

@@ -31,7 +31,7 @@ use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{Board, Meters};
 use tidegate_core::engine::sync::{Figures, Reason, ShardState};
 use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
-use tidegate_core::pure::{KeysShown, Nanos, Span};
+use tidegate_core::pure::{KeyDisplay, Nanos, Span};
 
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -46,7 +46,7 @@ pub struct Telemetry {
     pub sync_round: Durations,
     unmatched_domain: Counter,
     unmatched_rule: Counter,
-    keys_shown: KeysShown,
+    keys_shown: KeyDisplay,
     meters: Meters,
     board: ArcSwap<Board>,
     /// When this half of the minute began, and the one before, in nanoseconds.
@@ -67,7 +67,7 @@ impl fmt::Debug for Telemetry {
 
 impl Telemetry {
     /// Metrics for an engine with these rules. Of the keys that are denied it keeps in mind what may be shown.
-    pub fn new(rules: &Snapshot, keys_shown: KeysShown) -> Self {
+    pub fn new(rules: &Snapshot, keys_shown: KeyDisplay) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
             let (name, help) = (
@@ -130,7 +130,7 @@ impl Telemetry {
     }
 
     /// How keys are shown.
-    pub const fn keys_shown(&self) -> KeysShown {
+    pub const fn keys_shown(&self) -> KeyDisplay {
         self.keys_shown
     }
 

@@ -13,7 +13,7 @@ use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{About, Recent, Top};
 use tidegate_core::engine::{Answer, CallerRule, Hit, Snapshot, Source};
-use tidegate_core::pure::{Cells, KeysShown, Rule};
+use tidegate_core::pure::{Cells, KeyDisplay, Rule};
 
 /// The meter of every rule that ever was in force, by its label. Labels are configured: nobody else adds to them.
 #[derive(Default)]
@@ -189,7 +189,7 @@ impl RuleMeter {
         }
     }
 
-    fn count(&self, answer: &Answer, hit: &Hit, about: About<'_>, shown: KeysShown) {
+    fn count(&self, answer: &Answer, hit: &Hit, about: About<'_>, shown: KeyDisplay) {
         let shadow = answer.rule(hit).spec.shadow;
         let counted = match (hit.standing.allowed, shadow) {
             (true, _) => &self.allowed,

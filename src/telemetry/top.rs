@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tidegate_core::engine::{Answer, Hit};
-use tidegate_core::pure::{Check, HeavyHitter, HeavyHitters, KeysShown, Shown};
+use tidegate_core::pure::{Check, DisplayText, HeavyHitter, HeavyHitters, KeyDisplay};
 
 /// Bytes that are kept of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
@@ -25,16 +25,16 @@ pub enum About<'a> {
 pub type Entries = Option<Box<[(Box<str>, Box<str>)]>>;
 
 impl About<'_> {
-    fn entries(&self, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
+    fn entries(&self, answer: &Answer, hit: &Hit, shown: KeyDisplay) -> Entries {
         let mut entries = Vec::new();
         let mut left = ENTRIES_BYTES_MAX;
         let mut keep = |key: &[u8], value: &[u8]| {
             entries.push((kept(key, &mut left), kept(value, &mut left)));
         };
         match (shown, self) {
-            (KeysShown::Hashed, _) => return None,
-            (KeysShown::Plain, About::Check(check)) => answer.key_entries(hit, check, keep),
-            (KeysShown::Plain, About::Throttle(key)) => keep(b"key", key),
+            (KeyDisplay::Hashed, _) => return None,
+            (KeyDisplay::Plain, About::Check(check)) => answer.key_entries(hit, check, keep),
+            (KeyDisplay::Plain, About::Throttle(key)) => keep(b"key", key),
         }
         Some(entries.into_boxed_slice())
     }
@@ -42,7 +42,7 @@ impl About<'_> {
 
 /// As much of `bytes` as is left, which is then less.
 fn kept(bytes: &[u8], left: &mut usize) -> Box<str> {
-    let shown = Shown::new(bytes, *left).to_string();
+    let shown = DisplayText::new(bytes, *left).to_string();
     *left = left.saturating_sub(bytes.len());
     shown.into_boxed_str()
 }
@@ -67,7 +67,7 @@ pub struct Recent {
 
 impl Top {
     /// Notes that `hit` of `answer` was denied.
-    pub(super) fn note(&self, about: About<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) {
+    pub(super) fn note(&self, about: About<'_>, answer: &Answer, hit: &Hit, shown: KeyDisplay) {
         let mut halves = match self.halves.try_lock() {
             Ok(halves) => halves,
             Err(TryLockError::Poisoned(halves)) => halves.into_inner(),

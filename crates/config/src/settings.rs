@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::error::Warning;
-use tidegate_core::pure::{KeysShown, Rules};
+use tidegate_core::pure::{KeyDisplay, Rules};
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Config {
     /// Which headers a check's answer has.
     pub headers: Vec<HeaderStyle>,
     /// How keys are shown to operators.
-    pub keys: KeysShown,
+    pub keys: KeyDisplay,
     /// What it logs.
     pub log: Log,
     /// How long an orderly stop may take.

@@ -9,7 +9,7 @@ use super::error::{Spot, quote};
 use super::fields::{RawAddresses, RawBounds, RawLog, RawPaths, RawPod, RawSync};
 use super::raw::{Field, List, Text};
 use super::settings::{Bounds, HeaderStyle, Log, LogFormat, LogLevel, Sync};
-use tidegate_core::pure::{Addresses, KeysShown, Paths};
+use tidegate_core::pure::{Addresses, KeyDisplay, Paths};
 
 /// The longest a pod's name may be: that of a Kubernetes pod.
 const POD_ID_BYTES_MAX: usize = 253;
@@ -154,8 +154,8 @@ pub fn headers(check: &mut Check<'_>, root: &Spot, raw: &List<String>) -> Vec<He
 }
 
 /// How keys are shown to operators.
-pub fn keys(check: &mut Check<'_>, root: &Spot, raw: &Text) -> KeysShown {
-    let choices = [("plain", KeysShown::Plain), ("hashed", KeysShown::Hashed)];
+pub fn keys(check: &mut Check<'_>, root: &Spot, raw: &Text) -> KeyDisplay {
+    let choices = [("plain", KeyDisplay::Plain), ("hashed", KeyDisplay::Hashed)];
     check
         .choice(root, ("keys", raw), &choices)
         .unwrap_or_default()
