@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use tidegate_core::engine::store_request::{StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, CheckStep, Engine, StoreClient, StorePlan};
 use tidegate_core::pure::Moment;
-use tidegate_core::pure::sync::{Take, Taken};
+use tidegate_core::pure::sync::{Take, TakeReply};
 
 /// How to ask the store.
 #[derive(Clone, Debug)]
@@ -65,8 +65,8 @@ struct Waiting<'a> {
 
 struct Pending {
     take: Take,
-    answer: oneshot::Receiver<Result<Taken, StoreFailure>>,
-    result: Option<Result<Taken, StoreFailure>>,
+    answer: oneshot::Receiver<Result<TakeReply, StoreFailure>>,
+    result: Option<Result<TakeReply, StoreFailure>>,
 }
 
 impl<'a> Waiting<'a> {
@@ -101,7 +101,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// What was answered. Who answers from now on learns that nobody waits.
-    fn end(mut self) -> Vec<Result<Taken, StoreFailure>> {
+    fn end(mut self) -> Vec<Result<TakeReply, StoreFailure>> {
         let takes = std::mem::take(&mut self.takes);
         takes.into_iter().map(Pending::end).collect()
     }
@@ -111,7 +111,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
-            if let Ok(Taken { taken: true, .. }) = pending.end() {
+            if let Ok(TakeReply { taken: true, .. }) = pending.end() {
                 self.store.leave(StoreRequest::GiveBack(take));
             }
         }
@@ -119,7 +119,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pending {
-    fn end(mut self) -> Result<Taken, StoreFailure> {
+    fn end(mut self) -> Result<TakeReply, StoreFailure> {
         // Closed first: an answer that is not found then has not been taken for told.
         self.answer.close();
         let untold = || self.answer.try_recv().unwrap_or(Err(StoreFailure));
@@ -182,7 +182,7 @@ mod tests {
         cost: Cells::ONE,
         charge: false,
     };
-    const TAKEN: Taken = Taken {
+    const TAKEN: TakeReply = TakeReply {
         taken: true,
         state: StoreState::Level {
             level: Span::nanos(1),
@@ -193,7 +193,7 @@ mod tests {
 
     /// A desk where errands lie until the test does them.
     #[derive(Clone, Default)]
-    struct Counter(Arc<Mutex<(Vec<Responder<Taken>>, usize)>>);
+    struct Counter(Arc<Mutex<(Vec<Responder<TakeReply>>, usize)>>);
 
     impl Counter {
         fn store(&self) -> StoreClient {

@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, Reply,
-    Share, StoreKey, StoreState, Take, Taken, Terms,
+    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, News, NewsKind, Refund,
+    Share, StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -134,7 +134,7 @@ impl Names {
             age: cells.age,
             share: Share::WHOLE,
             live: false,
-            known: Known::assumed(&cells.terms),
+            known: KnownUsage::assumed(&cells.terms),
         };
         let mut packed = Vec::new();
         pack_delta(&mut packed, &delta, flags);
@@ -258,7 +258,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
 }
 
 /// What `apply.lua` answers to `call`.
-pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
+pub fn reply(value: &Value, call: &Call) -> Result<StoreReply, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is no list"));
     };
@@ -276,7 +276,7 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     if packed.len() != call.deltas.len().saturating_mul(TOLD_BYTES) {
         return Err(StoreError::protocol("the answer tells of other keys"));
     }
-    Ok(Reply {
+    Ok(StoreReply {
         applied: number(applied)? == 1,
         sequence: number(sequence)?,
         gross: Cells::new(number(gross)?),
@@ -288,14 +288,14 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
 }
 
 /// What `take.lua` answers.
-pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
+pub fn taken(value: &Value, terms: Terms) -> Result<TakeReply, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is no list"));
     };
     let [taken, Value::BulkString(packed)] = parts.as_slice() else {
         return Err(StoreError::protocol("the answer has other parts"));
     };
-    Ok(Taken {
+    Ok(TakeReply {
         taken: number(taken)? == 1,
         state: unpack_store_state(packed, terms)?,
     })

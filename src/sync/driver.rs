@@ -24,7 +24,7 @@ use tidegate_core::engine::Engine;
 use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
 use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, Lane, News, Refund, Reply, Share, StoreState,
+    Call, HeartbeatReply, Lane, News, Refund, Share, StoreReply, StoreState,
 };
 use tidegate_core::pure::{Nanos, Span};
 
@@ -130,7 +130,7 @@ enum Done {
     Call {
         lane: Lane,
         sent: Nanos,
-        answer: Result<Reply, StoreError>,
+        answer: Result<StoreReply, StoreError>,
     },
     Heartbeat(Result<HeartbeatReply, StoreError>),
     StoreRequest(Lane, Result<(), StoreError>),

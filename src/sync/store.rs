@@ -18,8 +18,8 @@ use super::listen;
 use super::script::{self, Script};
 use tidegate_config::{self, Topology};
 use tidegate_core::pure::sync::{
-    Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, NEWS_STEP, News, Refund, Reply, Share,
-    StoreKey, StoreState, Take, Taken, Terms,
+    Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, NEWS_STEP, News, Refund, Share,
+    StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -108,7 +108,7 @@ impl Store {
     }
 
     /// Books a batch, once, and says how its keys stand.
-    pub async fn apply(&self, call: &Call) -> Result<Reply, StoreError> {
+    pub async fn apply(&self, call: &Call) -> Result<StoreReply, StoreError> {
         let request = self.names.apply(call);
         self.run(call.lane, &script::APPLY, &request, |value| {
             codec::reply(value, call)
@@ -127,7 +127,7 @@ impl Store {
             age: Span::ZERO,
             share: Share::WHOLE,
             live: false,
-            known: Known::default(),
+            known: KnownUsage::default(),
         };
         let call = Call {
             lane: key.lane(),
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// Takes cells if all of them are there.
-    pub async fn take(&self, take: &Take) -> Result<Taken, StoreError> {
+    pub async fn take(&self, take: &Take) -> Result<TakeReply, StoreError> {
         let request = self.names.take(take);
         let decode = |value: &Value| codec::taken(value, take.terms);
         self.run(take.key.lane(), &script::TAKE, &request, decode)

@@ -4,16 +4,16 @@ use std::error::Error;
 use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, StoreError};
-use tidegate_core::pure::sync::{BucketKind, Lane};
+use tidegate_core::pure::sync::{Lane, StoreKey};
 
 use crate::scripted::{Says, start};
 use crate::server::{Server, free_port, now};
-use crate::world::{call, delta, key, per_second, run, store, store_at};
+use crate::world::{RULE, call, delta, per_second, run, store, store_at};
 
 /// What a call ends with when the server says this.
 fn failure(says: Says) -> StoreError {
     let store = store_at(&start(says), 1);
-    let alice = key(BucketKind::Level, 0x10);
+    let alice = StoreKey::level(RULE, 0x10);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 10), 1)]);
     run(store.apply(&batch)).expect_err("a failure")
 }

@@ -9,7 +9,7 @@ use std::{env, thread};
 use redis::{Cmd, Connection, Pipeline, Value};
 use tidegate::sync::codec::{self, Names, Request};
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, KnownUsage, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -57,7 +57,7 @@ struct History {
 #[derive(Debug)]
 enum Expected {
     Anything,
-    Reply(Call, tidegate_core::pure::sync::Reply),
+    Reply(Call, tidegate_core::pure::sync::StoreReply),
     GivenBack(Terms, StoreState),
     News(Vec<News>),
     Key(BucketKind, Option<Kept>),
@@ -69,23 +69,17 @@ impl History {
         let mut random = Random::new(seed);
         let lane = Lane::new(random.byte());
         let mut keys = Vec::new();
-        for (number, kind) in [
-            BucketKind::Level,
-            BucketKind::Caller,
-            BucketKind::Window,
-            BucketKind::Level,
-        ]
-        .into_iter()
-        .enumerate()
-        {
+        let constructors: [fn(u64, u128) -> StoreKey; 4] = [
+            StoreKey::level,
+            StoreKey::caller,
+            StoreKey::window,
+            StoreKey::level,
+        ];
+        for (number, constructor) in constructors.into_iter().enumerate() {
             let name =
                 u128::from(seed) << 64 | u128::from(number as u64) << 8 | u128::from(lane.number());
-            let key = StoreKey {
-                kind,
-                rule: 7,
-                name,
-            };
-            keys.push((key, [terms(&mut random, kind), terms(&mut random, kind)]));
+            let key = constructor(7, name);
+            keys.push((key, [terms(&mut random, &key), terms(&mut random, &key)]));
         }
         let now = 1_700_000_000_000_000 + random.below(1 << 48);
         let mut history = Self {
@@ -240,7 +234,7 @@ impl History {
             age: Span::nanos(age),
             share: Share::WHOLE,
             live: self.random.below(3) == 0,
-            known: Known {
+            known: KnownUsage {
                 level: Span::nanos(self.random.below(full.saturating_mul(2).max(1))),
                 cells: Cells::new(self.random.below(40)),
             },
@@ -308,9 +302,9 @@ impl History {
     }
 }
 
-fn terms(random: &mut Random, kind: BucketKind) -> Terms {
+fn terms(random: &mut Random, key: &StoreKey) -> Terms {
     let choose = |random: &mut Random, choices: &[u64]| choices[random.index(choices.len())];
-    if kind == BucketKind::Window {
+    if key.is_windowed() {
         return Terms::Window {
             window: Span::nanos(choose(
                 random,

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 
 use tidegate_core::pure::Cells;
 use tidegate_core::pure::sync::{
-    Call, Delta, Heartbeat, HeartbeatReply, News, NewsKind, Refund, Reply, StoreKey, StoreState,
-    Terms,
+    Call, Delta, Heartbeat, HeartbeatReply, News, NewsKind, Refund, StoreKey, StoreReply,
+    StoreState, Terms,
 };
 
 use crate::scenario::{RawRedis, Restart};
@@ -107,7 +107,7 @@ impl Store {
         mut call: Call,
         now: u64,
         now_us: u64,
-    ) -> (Reply, Vec<News>) {
+    ) -> (StoreReply, Vec<News>) {
         match self.without {
             Some(Without::SequenceCheck) => {
                 let record = self.record(incarnation, &call);

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, StoreState,
-    Terms,
+    BucketKind, Call, Delta, KnownUsage, Lane, News, NewsKind, Refund, StoreKey, StoreReply,
+    StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -96,7 +96,7 @@ struct Round {
 
 impl Model {
     /// What `apply.lua` does at `now_us` for the pod of this incarnation.
-    pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> Reply {
+    pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> StoreReply {
         let place = (call.lane, incarnation);
         let (record, poisoned) = match self.records.get(&place) {
             Some(KeptRecord::Record(record)) => (*record, 0),
@@ -125,7 +125,7 @@ impl Model {
             self.records.insert(place, KeptRecord::Record(after));
             self.news.append(&mut round.news);
         }
-        Reply {
+        StoreReply {
             applied: round.applied,
             sequence: after.sequence,
             gross: Cells::new(after.gross),
@@ -228,7 +228,7 @@ impl Round {
     fn aged(
         &mut self,
         kind: BucketKind,
-        (kept, known): (Option<Kept>, Known),
+        (kept, known): (Option<Kept>, KnownUsage),
         terms: [u64; 3],
     ) -> Aged {
         let [_, capacity, debt_max] = terms;
@@ -299,7 +299,7 @@ impl Round {
         terms: [u64; 3],
     ) -> (StoreState, Kept) {
         let [interval, capacity, _] = terms;
-        let known = Known::assumed(&refund.terms);
+        let known = KnownUsage::assumed(&refund.terms);
         let aged = self.aged(refund.key.kind, (kept, known), terms);
         // What is less than a microsecond stays used.
         let price = (refund.price.get() / 1_000).min(SENT_MAX);
@@ -332,7 +332,9 @@ impl Round {
         window: u64,
         most: u64,
     ) -> (StoreState, Kept) {
-        let assumed = Known::assumed(&refund.terms).cells.min(Cells::new(most));
+        let assumed = KnownUsage::assumed(&refund.terms)
+            .cells
+            .min(Cells::new(most));
         let (mut after, at) = self.windows_at(kept, window, assumed);
         let left = (after.index + 1) * window - at;
         let cells = refund.cells.get();
@@ -447,8 +449,8 @@ fn span(micros: u64) -> Span {
 impl Kept {
     /// What these bytes are under a key of this kind.
     pub fn of_bytes(kind: BucketKind, bytes: &[u8]) -> Self {
-        match kind {
-            BucketKind::Level | BucketKind::Caller => match numbers(bytes) {
+        match kind.is_windowed() {
+            false => match numbers(bytes) {
                 Some(
                     [
                         tat,
@@ -468,7 +470,7 @@ impl Kept {
                 }),
                 None => Self::Poison,
             },
-            BucketKind::Window => match numbers(bytes) {
+            true => match numbers(bytes) {
                 Some([window, index, current, previous, published]) => Self::Windows(Windows {
                     window,
                     index,

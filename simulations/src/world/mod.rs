@@ -14,7 +14,7 @@ mod refunds;
 use std::rc::Rc;
 
 use tidegate_core::engine::sync::Trip;
-use tidegate_core::pure::sync::{Call, Heartbeat, HeartbeatReply, Lane, News, Reply};
+use tidegate_core::pure::sync::{Call, Heartbeat, HeartbeatReply, Lane, News, StoreReply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
 use crate::dice::Dice;
@@ -372,7 +372,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<Reply>>) {
+    fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<StoreReply>>) {
         let (now, calendar, jitter) = (self.now, self.calendar, self.dice.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
