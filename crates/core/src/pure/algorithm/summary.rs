@@ -2,7 +2,7 @@
 //!
 //! A state made from a summary never has fewer cells in use than the state that was summarised. Counts are fractions of
 //! the limit, rounded up, so that they hold under another limit too. They are exact for limits up to a billion, and for
-//! limits of a log up to 128. A log is cut into [`LOG_PARTS`] parts, and its cells leave up to one part of the window
+//! limits of a log up to 128. A log is cut into `LOG_PARTS` parts, and its cells leave up to one part of the window
 //! later than they should.
 
 use super::sliding_window::SlidingCounts;
