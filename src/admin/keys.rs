@@ -253,7 +253,7 @@ mod tests {
     use crate::telemetry::Telemetry;
     use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
     use tidegate_core::pure::rule::{Consistency, DomainSpec, Matching, NodeSpec, RuleSpec};
-    use tidegate_core::pure::{KeysShown, Limit, Rules, Unit};
+    use tidegate_core::pure::{KeyDisplay, Limit, Rules, Unit};
 
     const QUERY: &str = "domain=api&client=x&path=y";
 
@@ -289,7 +289,7 @@ mod tests {
         let engine = Arc::new(Engine::new(setup, rules));
         Api {
             status: Arc::new(Status::new("pod".to_owned(), 1, Configuration::default())),
-            telemetry: Arc::new(Telemetry::new(&engine.snapshot(), KeysShown::Plain)),
+            telemetry: Arc::new(Telemetry::new(&engine.snapshot(), KeyDisplay::Plain)),
             engine,
             store,
             store_timeout: Duration::from_millis(20),

@@ -85,8 +85,8 @@ mod tests {
     use tidegate_core::engine::sync::{Pace, PodSync, ShardState, Trip};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-    use tidegate_core::pure::sync::{Call, HeartbeatReply, Reply, LANES, Share, StoreState};
-    use tidegate_core::pure::{Check, Descriptor, Entry, KeysShown, Limit, Moment, Rules, Unit};
+    use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Share, StoreReply, StoreState};
+    use tidegate_core::pure::{Check, Descriptor, Entry, KeyDisplay, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
 
@@ -110,7 +110,7 @@ mod tests {
     fn check(shards: Vec<ShardState>, expected: Value, expected_line: &str) {
         let rules = Snapshot::first(Rules::default(), &FleetKey::derived(b"test"), false);
         let figures = figures(shards);
-        let page = json(&figures, &Telemetry::new(&rules, KeysShown::Plain), NOW);
+        let page = json(&figures, &Telemetry::new(&rules, KeyDisplay::Plain), NOW);
         assert_eq!(
             json!([page["link"], page["staleness"], page["partitioned"]]),
             expected
@@ -217,7 +217,7 @@ mod tests {
     }
 
     /// What the store answers to `call`, which it applies.
-    fn settle(call: &Call, gross: &mut u64) -> Reply {
+    fn settle(call: &Call, gross: &mut u64) -> StoreReply {
         let cells = call.deltas.iter().map(|delta| delta.gross.get());
         *gross += cells.sum::<u64>();
         let store_state = StoreState::Level {
@@ -225,7 +225,7 @@ mod tests {
             demand: 0,
             capped: false,
         };
-        Reply {
+        StoreReply {
             applied: true,
             sequence: call.sequence,
             gross: Cells::new(*gross),

@@ -15,8 +15,8 @@ use super::api::{Api, limit_json};
 use crate::clock::Clock;
 use crate::net::{HttpReply, json, refusal};
 use crate::telemetry::{Decisions, Entries, RuleMeter};
-use tidegate_core::pure::heavy_hitters::OFFENDERS_MAX;
-use tidegate_core::pure::{HeavyHitter, KeysShown, Rule, Span};
+use tidegate_core::pure::heavy_hitters::HEAVY_HITTERS_MAX;
+use tidegate_core::pure::{HeavyHitter, KeyDisplay, Rule, Span};
 
 /// Keys of each rule, unless the query says otherwise.
 const KEYS: usize = 10;
@@ -55,8 +55,8 @@ impl Api {
             "at": Span::nanos(now.get()).to_string(),
             "recent": telemetry.recent_span(now).to_string(),
             "keys": match telemetry.keys_shown() {
-                KeysShown::Plain => "plain",
-                KeysShown::Hashed => "hashed",
+                KeyDisplay::Plain => "plain",
+                KeyDisplay::Hashed => "hashed",
             },
             "checks": {
                 "decided": telemetry.check_duration.total(),
@@ -131,7 +131,7 @@ fn parse_query(query: &str) -> Result<TopQuery, String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (field, most) = match name {
             "rules" => (&mut wanted.rules, RULES_MAX),
-            "keys" => (&mut wanted.keys, OFFENDERS_MAX),
+            "keys" => (&mut wanted.keys, HEAVY_HITTERS_MAX),
             _ => return Err("the query may have rules=N and keys=N only".to_owned()),
         };
         let number = value.parse().ok().filter(|number| *number <= most);

@@ -9,7 +9,7 @@ use clap::Args;
 use super::{BAD_CONFIGURATION, EntryArgument, load, say, variable, with_causes};
 use crate::daemon;
 use tidegate_core::engine::{Engine, FleetKey, Setup};
-use tidegate_core::pure::rule::{Matching, Step};
+use tidegate_core::pure::rule::{Matching, PathStep};
 use tidegate_core::pure::{Cells, Check, Descriptor, Entry, Moment, Rule};
 
 #[derive(Debug, Args)]
@@ -126,7 +126,7 @@ fn explain(rule: &Rule, key: &str) {
     }
 }
 
-fn reason(step: &Step) -> String {
+fn reason(step: &PathStep) -> String {
     match &step.value {
         Some(value) if value.contains('*') && step.shared => {
             format!(

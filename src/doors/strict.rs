@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use tidegate_core::engine::store_request::{StoreFailure, StoreRequest};
 use tidegate_core::engine::{Answer, CheckStep, Engine, StoreClient, StorePlan};
 use tidegate_core::pure::Moment;
-use tidegate_core::pure::sync::{Take, Taken};
+use tidegate_core::pure::sync::{Take, TakeReply};
 
 /// The store, as strict checks use it.
 #[derive(Clone, Debug)]
@@ -73,8 +73,8 @@ struct StoreWait<'a> {
 
 struct PendingTake {
     take: Take,
-    answer: oneshot::Receiver<Result<Taken, StoreFailure>>,
-    result: Option<Result<Taken, StoreFailure>>,
+    answer: oneshot::Receiver<Result<TakeReply, StoreFailure>>,
+    result: Option<Result<TakeReply, StoreFailure>>,
 }
 
 impl<'a> StoreWait<'a> {
@@ -109,7 +109,7 @@ impl<'a> StoreWait<'a> {
     }
 
     /// The answers. A later answer finds that nobody waits for it.
-    fn end(mut self) -> Vec<Result<Taken, StoreFailure>> {
+    fn end(mut self) -> Vec<Result<TakeReply, StoreFailure>> {
         let takes = std::mem::take(&mut self.takes);
         takes.into_iter().map(PendingTake::end).collect()
     }
@@ -119,7 +119,7 @@ impl Drop for StoreWait<'_> {
     fn drop(&mut self) {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
-            if let Ok(Taken { taken: true, .. }) = pending.end() {
+            if let Ok(TakeReply { taken: true, .. }) = pending.end() {
                 self.store.leave(StoreRequest::GiveBack(take));
             }
         }
@@ -127,7 +127,7 @@ impl Drop for StoreWait<'_> {
 }
 
 impl PendingTake {
-    fn end(mut self) -> Result<Taken, StoreFailure> {
+    fn end(mut self) -> Result<TakeReply, StoreFailure> {
         // The channel is closed first: whoever sends an answer that is not found here learns that it was not received.
         self.answer.close();
         let unread = || self.answer.try_recv().unwrap_or(Err(StoreFailure));
@@ -190,7 +190,7 @@ mod tests {
         cost: Cells::ONE,
         charge: false,
     };
-    const TAKEN: Taken = Taken {
+    const TAKEN: TakeReply = TakeReply {
         taken: true,
         state: StoreState::Level {
             level: Span::nanos(1),
@@ -201,7 +201,7 @@ mod tests {
 
     /// A store that keeps its requests until the test answers them, and counts what is given back.
     #[derive(Clone, Default)]
-    struct SlowStore(Arc<Mutex<(Vec<Responder<Taken>>, usize)>>);
+    struct SlowStore(Arc<Mutex<(Vec<Responder<TakeReply>>, usize)>>);
 
     impl SlowStore {
         fn client(&self) -> StoreClient {

@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, Reply,
-    Share, StoreKey, StoreState, Take, Taken, Terms,
+    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, News, NewsKind, Refund,
+    Share, StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -136,7 +136,7 @@ impl Names {
             age: cells.age,
             share: Share::WHOLE,
             live: false,
-            known: Known::assumed(&cells.terms),
+            known: KnownUsage::assumed(&cells.terms),
         };
         let mut packed = Vec::new();
         pack_delta(&mut packed, &delta, flags);
@@ -260,7 +260,7 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
 }
 
 /// Reads the answer of `apply.lua` to `call`.
-pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
+pub fn reply(value: &Value, call: &Call) -> Result<StoreReply, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is not a list"));
     };
@@ -278,7 +278,7 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
     if packed.len() != call.deltas.len().saturating_mul(STATE_BYTES) {
         return Err(StoreError::protocol("the answer is about other keys"));
     }
-    Ok(Reply {
+    Ok(StoreReply {
         applied: number(applied)? == 1,
         sequence: number(sequence)?,
         gross: Cells::new(number(gross)?),
@@ -290,14 +290,14 @@ pub fn reply(value: &Value, call: &Call) -> Result<Reply, StoreError> {
 }
 
 /// Reads the answer of `take.lua`.
-pub fn taken(value: &Value, terms: Terms) -> Result<Taken, StoreError> {
+pub fn taken(value: &Value, terms: Terms) -> Result<TakeReply, StoreError> {
     let Value::Array(parts) = value else {
         return Err(StoreError::protocol("the answer is not a list"));
     };
     let [taken, Value::BulkString(packed)] = parts.as_slice() else {
         return Err(StoreError::protocol("the answer has other parts"));
     };
-    Ok(Taken {
+    Ok(TakeReply {
         taken: number(taken)? == 1,
         state: unpack_store_state(packed, terms)?,
     })

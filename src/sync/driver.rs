@@ -25,7 +25,7 @@ use tidegate_core::engine::Engine;
 use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
 use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, Lane, News, Refund, Reply, Share, StoreState,
+    Call, HeartbeatReply, Lane, News, Refund, Share, StoreReply, StoreState,
 };
 use tidegate_core::pure::{Nanos, Span};
 
@@ -141,7 +141,7 @@ enum TaskOutcome {
     Call {
         lane: Lane,
         sent: Nanos,
-        answer: Result<Reply, StoreError>,
+        answer: Result<StoreReply, StoreError>,
     },
     Heartbeat(Result<HeartbeatReply, StoreError>),
     StoreRequest(Lane, Result<(), StoreError>),

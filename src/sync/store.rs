@@ -20,8 +20,8 @@ use super::listen;
 use super::script::{self, Script};
 use tidegate_config::{self, Topology};
 use tidegate_core::pure::sync::{
-    Call, Delta, Heartbeat, HeartbeatReply, Known, Lane, NEWS_STEP, News, Refund, Reply, Share,
-    StoreKey, StoreState, Take, Taken, Terms,
+    Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, NEWS_STEP, News, Refund, Share,
+    StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -113,7 +113,7 @@ impl RedisStore {
     }
 
     /// Books a batch, exactly once, and returns the state of its keys.
-    pub async fn apply(&self, call: &Call) -> Result<Reply, StoreError> {
+    pub async fn apply(&self, call: &Call) -> Result<StoreReply, StoreError> {
         let request = self.names.apply(call);
         self.run(call.lane, &script::APPLY, &request, |value| {
             codec::reply(value, call)
@@ -132,7 +132,7 @@ impl RedisStore {
             age: Span::ZERO,
             share: Share::WHOLE,
             live: false,
-            known: Known::default(),
+            known: KnownUsage::default(),
         };
         let call = Call {
             lane: key.lane(),
@@ -159,7 +159,7 @@ impl RedisStore {
     }
 
     /// Takes cells if all of them are available.
-    pub async fn take(&self, take: &Take) -> Result<Taken, StoreError> {
+    pub async fn take(&self, take: &Take) -> Result<TakeReply, StoreError> {
         let request = self.names.take(take);
         let decode = |value: &Value| codec::taken(value, take.terms);
         self.run(take.key.lane(), &script::TAKE, &request, decode)

@@ -32,7 +32,7 @@ use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{ActiveMeters, Meters};
 use tidegate_core::engine::sync::{Figures, Reason, ShardState};
 use tidegate_core::engine::{Answer, Engine, Question, Snapshot, Stat};
-use tidegate_core::pure::{KeysShown, Nanos, Span};
+use tidegate_core::pure::{KeyDisplay, Nanos, Span};
 
 static METADATA: Metadata<'static> =
     Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
@@ -47,7 +47,7 @@ pub struct Telemetry {
     pub sync_round: Durations,
     unmatched_domain: Counter,
     unmatched_rule: Counter,
-    keys_shown: KeysShown,
+    keys_shown: KeyDisplay,
     meters: Meters,
     active: ArcSwap<ActiveMeters>,
     /// The start of the current half minute, and of the one before, in nanoseconds.
@@ -68,7 +68,7 @@ impl fmt::Debug for Telemetry {
 
 impl Telemetry {
     /// Metrics for an engine with these rules. `keys_shown` says what it may store of denied keys.
-    pub fn new(rules: &Snapshot, keys_shown: KeysShown) -> Self {
+    pub fn new(rules: &Snapshot, keys_shown: KeyDisplay) -> Self {
         let recorder = PrometheusBuilder::new().build_recorder();
         for metric in ALL {
             let (name, help) = (
@@ -132,7 +132,7 @@ impl Telemetry {
     }
 
     /// How keys are shown to operators.
-    pub const fn keys_shown(&self) -> KeysShown {
+    pub const fn keys_shown(&self) -> KeyDisplay {
         self.keys_shown
     }
 

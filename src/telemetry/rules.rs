@@ -13,7 +13,7 @@ use super::Telemetry;
 use super::metric::{DEBT_CAPPED, DECISIONS, DENIED, FAILOPEN, REMAINING};
 use super::top::{DeniedKeys, RecentDenials};
 use tidegate_core::engine::{Answer, CallerRule, Hit, Question, Snapshot, Source};
-use tidegate_core::pure::{Cells, KeysShown, Rule};
+use tidegate_core::pure::{Cells, KeyDisplay, Rule};
 
 /// The meters of all rules since the start, by label. Only the configuration adds labels, never a client.
 #[derive(Default)]
@@ -190,7 +190,7 @@ impl RuleMeter {
         }
     }
 
-    fn count(&self, answer: &Answer, hit: &Hit, question: Question<'_>, shown: KeysShown) {
+    fn count(&self, answer: &Answer, hit: &Hit, question: Question<'_>, shown: KeyDisplay) {
         let shadow = answer.rule(hit).spec.shadow;
         let counted = match (hit.standing.allowed, shadow) {
             (true, _) => &self.allowed,

@@ -35,7 +35,7 @@ fn what_is_recent_is_of_the_last_half_to_whole_minute() {
         nodes: vec![node],
     };
     let engine = Engine::new(setup(), Rules::compile(vec![domain], Default::default()));
-    let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
+    let telemetry = Telemetry::new(&engine.snapshot(), KeyDisplay::Plain);
     let entries = [Entry::new("client", "a")];
     let check = Check {
         domain: "api",
@@ -97,7 +97,7 @@ fn the_stalest_shard_counts_and_one_that_never_answered_is_stale_since_the_start
 #[test]
 fn every_kind_of_store_error_is_there_from_the_start_and_an_unknown_one_is_other() {
     let engine = engine();
-    let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
+    let telemetry = Telemetry::new(&engine.snapshot(), KeyDisplay::Plain);
     for kind in ["loading", "loading", "unheard_of"] {
         telemetry.redis_error(kind);
     }
@@ -119,7 +119,7 @@ fn every_kind_of_store_error_is_there_from_the_start_and_an_unknown_one_is_other
 #[test]
 fn a_shard_goes_by_its_name_and_without_one_by_its_number() {
     let engine = engine();
-    let telemetry = Telemetry::new(&engine.snapshot(), KeysShown::Plain);
+    let telemetry = Telemetry::new(&engine.snapshot(), KeyDisplay::Plain);
     assert_eq!(telemetry.shard_name(0), "0");
     telemetry.set_shards(vec!["a\"b".to_owned(), "a\"b".to_owned()]);
     let figures = Figures {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use tidegate_core::engine::{Answer, Hit, Question};
-use tidegate_core::pure::{HeavyHitter, HeavyHitters, KeysShown, Shown};
+use tidegate_core::pure::{DisplayText, HeavyHitter, HeavyHitters, KeyDisplay};
 
 /// The most bytes that are stored of one key's entries.
 const ENTRIES_BYTES_MAX: usize = 256;
@@ -15,23 +15,23 @@ const ENTRIES_BYTES_MAX: usize = 256;
 /// The entries of a key, if they may be shown.
 pub type Entries = Option<Box<[(Box<str>, Box<str>)]>>;
 
-fn entries(question: Question<'_>, answer: &Answer, hit: &Hit, shown: KeysShown) -> Entries {
+fn entries(question: Question<'_>, answer: &Answer, hit: &Hit, shown: KeyDisplay) -> Entries {
     let mut entries = Vec::new();
     let mut left = ENTRIES_BYTES_MAX;
     let mut keep = |key: &[u8], value: &[u8]| {
         entries.push((kept(key, &mut left), kept(value, &mut left)));
     };
     match (shown, question) {
-        (KeysShown::Hashed, _) => return None,
-        (KeysShown::Plain, Question::Check(check)) => answer.key_entries(hit, check, keep),
-        (KeysShown::Plain, Question::Throttle(throttle)) => keep(b"key", throttle.key),
+        (KeyDisplay::Hashed, _) => return None,
+        (KeyDisplay::Plain, Question::Check(check)) => answer.key_entries(hit, check, keep),
+        (KeyDisplay::Plain, Question::Throttle(throttle)) => keep(b"key", throttle.key),
     }
     Some(entries.into_boxed_slice())
 }
 
 /// Cuts `bytes` to the `left` bytes, and subtracts what it used from `left`.
 fn kept(bytes: &[u8], left: &mut usize) -> Box<str> {
-    let shown = Shown::new(bytes, *left).to_string();
+    let shown = DisplayText::new(bytes, *left).to_string();
     *left = left.saturating_sub(bytes.len());
     shown.into_boxed_str()
 }
@@ -61,7 +61,7 @@ impl DeniedKeys {
         question: Question<'_>,
         answer: &Answer,
         hit: &Hit,
-        shown: KeysShown,
+        shown: KeyDisplay,
     ) {
         let mut halves = match self.halves.try_lock() {
             Ok(halves) => halves,

@@ -1,7 +1,7 @@
-//! The bucket table and the queue of keys that want a round, under every interleaving and every stale read that the
-//! memory model allows: `make loom`.
+//! The bucket table and the sync queue, under every interleaving and every stale read that the memory model allows:
+//! `make loom`.
 //!
-//! A package of its own, because it needs them built with loom's atomics and locks, which loom can steer.
+//! This is a package of its own, because it needs `tidegate-core` built with the atomics and locks of loom.
 
 #[cfg(test)]
 mod sync_queue;

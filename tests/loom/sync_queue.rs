@@ -1,4 +1,4 @@
-//! Whoever pushes a key and whoever drains the queue, at the same time.
+//! One thread pushes a key while another drains the queue.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,15 +11,15 @@ const fn key(name: u128) -> StoreKey {
     StoreKey::level(1, name)
 }
 
-/// A key that is pushed while others are drained is among them, or whoever drains is woken once more: no key waits in
-/// the queue for a turn that nobody was asked to take.
+/// A key that is pushed while the queue is drained is either drained with the others or wakes the drainer once more. So
+/// no key waits in the queue for a turn that nobody will take.
 #[test]
 fn a_key_is_drained_or_wakes_again() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(|| {
         let sync_queue = Arc::new(SyncQueue::new(4));
-        // Not loom's: what is counted is not what is explored.
+        // Not an atomic of loom: loom need not explore the counter.
         let woken = std::sync::Arc::new(AtomicUsize::new(0));
         let bell = std::sync::Arc::clone(&woken);
         sync_queue.set_waker(Box::new(move || {

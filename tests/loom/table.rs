@@ -1,4 +1,4 @@
-//! Two or three threads, a few steps each, on a table of one group.
+//! The bucket table: two or three threads take a few steps each on a table of one group.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -8,12 +8,12 @@ use tidegate_core::engine::buckets::table::{
 use tidegate_core::pure::sync::Trigger;
 use tidegate_core::pure::{Cells, Nanos};
 
-/// One cell costs as much.
+/// The price of one cell.
 const STEP: u64 = 100;
-/// Every model's time, unless it says otherwise.
+/// The time in every model that does not say otherwise.
 const NOW: u64 = 1_000;
 
-/// Keys. A variant of one would like the same place of its group, so whoever looks for it there may meet the other.
+/// Keys. A variant of a key prefers the same slot of the group, so a look-up of one may find the other there.
 const FIRST: u128 = 0x1111_2222_3333_4444_5555_6666_7777_8888;
 const SECOND: u128 = 0x9999_aaaa_bbbb_cccc_dddd_eeee_ffff_0000;
 const THIRD: u128 = 0x0123_4567_89ab_cdef_0246_8ace_1357_9bdf;
@@ -30,7 +30,7 @@ fn table(keys_max: usize) -> Arc<Table> {
     Arc::new(Table::new(keys_max, [3, 5]))
 }
 
-/// A bucket that `cells` were admitted on at `now`.
+/// A bucket that admitted `cells` at `now`.
 fn filled(now: u64, cells: u64) -> Taken {
     Taken::at(Nanos::new(now + cells * STEP))
 }
@@ -40,7 +40,7 @@ fn enter(table: &Table, key: &TableKey, bucket: Taken) -> SlotOrigin {
     table.enter(&permit, key, bucket, Nanos::new(NOW)).how
 }
 
-/// Spawns `work` on the table.
+/// Runs `work` on the table in another thread.
 fn on<R: 'static>(
     table: &Arc<Table>,
     work: impl FnOnce(&Table) -> R + 'static,
@@ -49,14 +49,14 @@ fn on<R: 'static>(
     thread::spawn(move || work(&table))
 }
 
-/// What `admit` did: the TATs before and after, and the stay.
+/// What `admit` did: the TATs before and after, and the key's tenancy of its slot.
 struct Admitted<'a> {
     before: u64,
     after: u64,
     tenancy: Tenancy<'a>,
 }
 
-/// One cell of a bucket of `burst`, as `gcra::admit` would have it. `None`: missing, or no room.
+/// Admits one cell of a bucket of `burst`, as `gcra::admit` would. `None`: the key is missing, or has no room.
 fn admit<'a>(table: &'a Table, key: &TableKey, now: u64, burst: u64) -> Option<Admitted<'a>> {
     let step = |tat: Nanos| {
         let after = tat.get().max(now) + STEP;
@@ -150,7 +150,7 @@ fn what_is_noted_is_collected_by_one_of_two() {
     });
 }
 
-/// What is refunded is not told, and what is told is not refunded: each noted cell goes one way.
+/// A noted cell is either reported or refunded, never both.
 #[test]
 fn what_is_noted_is_collected_or_refunded() {
     explore(3, || {
@@ -167,7 +167,7 @@ fn what_is_noted_is_collected_or_refunded() {
     });
 }
 
-/// A note that comes when its key has left is refused, and what was noted before that leaves with the key.
+/// The table refuses a note for a key that has left. The cells noted before leave with the key.
 #[test]
 fn what_is_noted_for_a_key_that_leaves_is_told_or_lost_but_never_another_keys() {
     explore(3, || {
@@ -192,7 +192,7 @@ fn a_check_is_never_charged_to_the_key_that_took_its_slot() {
         let table = table(1);
         let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
         enter(&table, &key, filled(NOW, 1));
-        // The next key would like the very TAT that the first one has.
+        // The next key enters with the same TAT as the first.
         let other = on(&table, move |table| enter(table, &next, filled(NOW, 1)));
         let admitted = admits(&table, &key, NOW, 4);
         let entered = other.join().expect("no panic");
@@ -200,12 +200,12 @@ fn a_check_is_never_charged_to_the_key_that_took_its_slot() {
         assert!(level <= STEP + 1, "charged to the next key: {level}");
         assert_eq!(entered, SlotOrigin::InUse(Cells::ZERO));
         assert!(tat(&table, &key).is_none());
-        let _ = admitted; // before it left, or not at all
+        let _ = admitted; // the check came before the key left, or was not admitted
         assert_eq!(table.held(), 1);
     });
 }
 
-/// The same where the slot was vacant in between, as a reload leaves it.
+/// The same with a slot that was vacant in between, as after a reload.
 #[test]
 fn a_check_is_never_charged_to_the_key_that_found_its_slot_vacant() {
     explore(3, || {
@@ -226,7 +226,7 @@ fn a_check_is_never_charged_to_the_key_that_found_its_slot_vacant() {
     });
 }
 
-/// Of a burst of two, half used, a reload makes a burst of four: each cell counts twice.
+/// A reload changes a half-used burst of two into a burst of four: each cell counts twice.
 #[test]
 fn a_reload_neither_loses_nor_doubles_a_cell() {
     explore(3, || {
@@ -257,7 +257,8 @@ fn a_reload_neither_loses_nor_doubles_a_cell() {
     });
 }
 
-/// Two that find a key missing under the old rules and under the new ones: one of them takes the other's bucket.
+/// Two threads find a key missing, one under the old rules and one under the new. One of them takes over the other's
+/// bucket.
 #[test]
 fn two_variants_of_a_key_are_never_both_held() {
     explore(3, || {
@@ -301,7 +302,7 @@ fn giving_back_never_leaves_less_than_others_took() {
     });
 }
 
-/// What was admitted has drained when it is given back: later checks have all of the bucket, and keep it.
+/// The admitted cell has drained when it is given back. Later checks have used the whole bucket, and keep it.
 #[test]
 fn what_has_drained_is_not_given_back_again() {
     explore(3, || {
@@ -320,7 +321,7 @@ fn what_has_drained_is_not_given_back_again() {
     });
 }
 
-/// The key has left when its admission is given back, and the next one has come to the very same TAT.
+/// The key has left when its admission is given back, and the next key has reached the same TAT.
 #[test]
 fn what_is_given_back_is_never_another_keys() {
     explore(3, || {
@@ -379,7 +380,7 @@ fn a_look_up_never_sees_a_key_half_written() {
     });
 }
 
-/// What was noted for the first key leaves with it: the one that took its slot never collects it.
+/// The cells noted for the first key leave with it: the key that took its slot never collects them.
 #[test]
 fn a_key_never_collects_what_was_noted_for_the_one_before() {
     explore(3, || {
@@ -397,7 +398,7 @@ fn a_key_never_collects_what_was_noted_for_the_one_before() {
     });
 }
 
-/// Admits one cell of a bucket of one, as `engine/admit.rs` does: in the table, or else from what is remembered.
+/// Admits one cell of a bucket of one as `engine/admit.rs` does: from the table, or else from the ghost.
 fn admits_known_or_new(table: &Table, key: &TableKey) -> bool {
     if table.tat(key).is_none() {
         let permit = table.permit(key);
@@ -413,7 +414,7 @@ fn admits_known_or_new(table: &Table, key: &TableKey) -> bool {
     admits(table, key, NOW, 1)
 }
 
-/// A key in use is held or remembered: it gets its only cell once, whoever takes its slot meanwhile.
+/// The table holds a key in use or remembers it: the key gets its only cell once, even if another key takes its slot.
 #[test]
 fn a_key_that_has_to_leave_is_never_forgotten() {
     explore(2, || {
@@ -432,7 +433,7 @@ fn a_key_that_has_to_leave_is_never_forgotten() {
     });
 }
 
-/// Two keys want the one place; whatever happens there is never more than one, and the count is right.
+/// Two keys compete for the only slot. The table never holds more than one of them, and its count is right.
 #[test]
 fn the_bound_holds_while_two_keys_enter() {
     explore(2, || {
@@ -450,7 +451,7 @@ fn the_bound_holds_while_two_keys_enter() {
     });
 }
 
-/// A key is noticed once for every time it is collected, by whoever brings it to its trigger.
+/// Between two collections exactly one note reaches the trigger of a key.
 #[test]
 fn of_two_notes_one_finds_the_trigger_reached() {
     explore(3, || {
@@ -475,8 +476,8 @@ fn of_two_notes_one_finds_the_trigger_reached() {
     });
 }
 
-/// A key whose cells are under way keeps its slot, unless it was being evicted when they were collected. Either way its
-/// cells are in one place.
+/// A key whose cells are in flight keeps its slot, unless its eviction had begun when they were collected. In both
+/// cases its cells are in one place.
 #[test]
 fn a_key_in_flight_keeps_its_slot() {
     explore(2, || {
@@ -505,7 +506,7 @@ fn a_key_in_flight_keeps_its_slot() {
     });
 }
 
-/// An answer that raises the level is taken in whole, whatever is admitted meanwhile, and no admission is forgotten.
+/// A fold takes in the whole rise of the level, whatever is admitted meanwhile, and no admission is lost.
 #[test]
 fn a_fold_and_an_admission_both_count() {
     explore(3, || {
@@ -514,7 +515,7 @@ fn a_fold_and_an_admission_both_count() {
         enter(&table, &key, filled(NOW, 2));
         let frozen = table.collect(&key, true).expect("it is held");
         let other = on(&table, move |table| admits(table, &key, NOW, 9));
-        // The fleet has four cells more than this pod knew of.
+        // The fleet has used four cells more than this pod knew.
         let moved = |tat: Nanos| (Some(Nanos::new(tat.get() + 4 * STEP)), ());
         let _ = table.touch(&key, moved);
         table.land(&key, Trigger::EACH, false);
@@ -523,9 +524,9 @@ fn a_fold_and_an_admission_both_count() {
     });
 }
 
-/// While an answer is folded, callers give back two of the three cells that it tells of and use another one. The order of
-/// `engine/refund.rs`: the bucket is emptied, the book is, the rounds are told. Whatever the fold sees of that, it leaves
-/// no less than is used; and once it sees all of it, no more.
+/// While a pod folds an answer, callers refund two of the three cells in it and use another one. The refund has the
+/// order of `engine/refund.rs`: it lowers the bucket, then unbooks the pending cells, then notifies the sync. Whatever
+/// the fold sees of that, it leaves no less than is used; and once it sees all of it, no more.
 #[test]
 fn a_fold_never_leaves_less_than_was_not_refunded() {
     explore(2, || {
@@ -551,7 +552,7 @@ fn a_fold_never_leaves_less_than_was_not_refunded() {
             let due = told.load(loom::sync::atomic::Ordering::Acquire);
             let _ = table.touch(&key, |tat| {
                 let pending = table.pending(&key).unwrap_or(Cells::ZERO).get();
-                // The store has what was frozen, and nothing else.
+                // The store has the frozen cells, and nothing else.
                 let least = frozen.get() - due * STEP + pending * STEP;
                 (Some(Nanos::new(tat.get().clamp(least, least + STEP))), ())
             });
@@ -562,12 +563,12 @@ fn a_fold_never_leaves_less_than_was_not_refunded() {
         check.join().expect("no panic");
         let used = NOW + 2 * STEP;
         assert!(tat(&table, &key) >= Some(used), "{folded}");
-        // One cell of slack: a check may have been admitted and not noted yet.
+        // One cell of slack: an admitted check may not be noted yet.
         assert!((used..=used + STEP).contains(&fold()));
     });
 }
 
-/// A key is reset while another one, with a permit of its own, evicts it: neither a bucket nor a ghost is left of it.
+/// A reset removes a key while another key, with a permit of its own, evicts it. Neither a bucket nor a ghost remains.
 #[test]
 fn a_reset_leaves_no_ghost_behind() {
     explore(2, || {

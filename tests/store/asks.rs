@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, RedisStore};
 use tidegate_core::pure::sync::{
-    BucketKind, Delta, Heartbeat, HeartbeatReply, Known, Lane, News, NewsKind, Refund, StoreKey,
+    Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, News, NewsKind, Refund, StoreKey,
     StoreState, Take, Terms,
 };
 use tidegate_core::pure::{Cells, Limit, Span, Unit};
 use tidegate_testing::stores::RedisServer;
 use tokio::sync::mpsc;
 
-use crate::world::{call, counts, delta, key, per_day, per_second, run, seconds, store_at};
+use crate::world::{RULE, call, counts, delta, per_day, per_second, run, seconds, store_at};
 
 const ALICE: u128 = 0x10;
 
@@ -19,7 +19,7 @@ const ALICE: u128 = 0x10;
 fn a_batch_is_booked_once() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
     run(async {
         let first = store.apply(&batch).await.unwrap();
@@ -61,7 +61,7 @@ fn a_call_without_keys_tells_the_sequence() {
 fn reading_changes_nothing() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     let terms = per_second(1, 100);
     run(async {
         assert_eq!(seconds(store.read(alice, terms).await.unwrap()), 0);
@@ -82,7 +82,7 @@ fn reading_changes_nothing() {
 fn values_do_not_outlive_their_use() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 100), 60)]);
     run(store.apply(&batch)).unwrap();
     let left = |pattern: &str| {
@@ -108,7 +108,7 @@ async fn take(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (bo
 fn a_bucket_is_taken_from_until_it_is_full() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     // One cell an hour: nothing returns meanwhile.
     let hour = Span::seconds(3_600);
     let capacity = hour.times(Cells::new(10));
@@ -142,7 +142,7 @@ fn a_bucket_is_taken_from_until_it_is_full() {
 fn a_window_is_taken_from_until_it_is_full() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Window, ALICE);
+    let alice = StoreKey::window(RULE, ALICE);
     run(async {
         assert!(take(&store, alice, per_day(10, false), 7).await.0);
         let (taken, store_state) = take(&store, alice, per_day(10, false), 4).await;
@@ -178,7 +178,7 @@ async fn charge(store: &RedisStore, key: StoreKey, terms: Terms, cost: u64) -> (
 fn what_is_charged_after_the_fact_is_booked_as_debt() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     let limit = Limit::new(1_000_000, Unit::Day, 1, None).unwrap();
     let terms = Terms::charging(&limit);
     let cells = |store_state: StoreState| match store_state {
@@ -215,7 +215,7 @@ fn what_is_charged_after_the_fact_is_booked_as_debt() {
 fn what_is_charged_after_the_fact_counts_in_its_window() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Window, ALICE);
+    let alice = StoreKey::window(RULE, ALICE);
     let terms = per_day(1_000, false);
     run(async {
         for (fits, count) in [(true, 600), (false, 1_200), (false, 1_800)] {
@@ -229,7 +229,7 @@ fn what_is_charged_after_the_fact_counts_in_its_window() {
 fn the_window_before_counts_where_it_is_in_sight() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Window, ALICE);
+    let alice = StoreKey::window(RULE, ALICE);
     let terms = per_day(1_000, true);
     let Terms::Window { window, .. } = terms else {
         panic!("a window")
@@ -253,19 +253,12 @@ fn the_window_before_counts_where_it_is_in_sight() {
 fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let (alice, window) = (
-        key(BucketKind::Level, ALICE),
-        key(BucketKind::Window, ALICE),
-    );
+    let (alice, window) = (StoreKey::level(RULE, ALICE), StoreKey::window(RULE, ALICE));
     let name = |key: &StoreKey| {
-        let kind = if key.kind == BucketKind::Level {
-            'l'
-        } else {
-            'w'
-        };
-        format!("tidegate:v1:{{16}}:{kind}:{:016x}:{ALICE:032x}", 7)
+        let kind = if key.is_windowed() { 'w' } else { 'l' };
+        format!("tidegate:v1:{{16}}:{kind}:{RULE:016x}:{ALICE:032x}")
     };
-    let knows = |level, cells| Known {
+    let knows = |level, cells| KnownUsage {
         level: Span::seconds(level),
         cells: Cells::new(cells),
     };
@@ -308,7 +301,7 @@ fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {
 fn a_poisoned_value_is_repaired() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
-    let alice = key(BucketKind::Level, ALICE);
+    let alice = StoreKey::level(RULE, ALICE);
     let name = format!("tidegate:v1:{{16}}:l:{:016x}:{ALICE:032x}", 7);
     server.cli(&["RPUSH", &name, "x"]);
     run(async {
@@ -370,9 +363,9 @@ fn a_reset_is_told_to_those_who_ask_later() {
     let server = RedisServer::start(&[]);
     let store = store_at(&server.url(), 1);
     let keys = [
-        key(BucketKind::Level, 0x10),
-        key(BucketKind::Window, 0x21),
-        key(BucketKind::Caller, 0x32),
+        StoreKey::level(RULE, 0x10),
+        StoreKey::window(RULE, 0x21),
+        StoreKey::caller(RULE, 0x32),
     ];
     run(async {
         let batch = call(
@@ -432,10 +425,7 @@ fn a_script_is_loaded_when_it_is_gone() {
 fn news_is_heard_by_every_pod() {
     let mut server = RedisServer::start(&[]);
     let (one, two) = (store_at(&server.url(), 1), store_at(&server.url(), 2));
-    let (alice, window) = (
-        key(BucketKind::Level, ALICE),
-        key(BucketKind::Window, ALICE),
-    );
+    let (alice, window) = (StoreKey::level(RULE, ALICE), StoreKey::window(RULE, ALICE));
     let mut full = delta(alice, per_second(1, 100), 150);
     full.live = true;
     run(async {

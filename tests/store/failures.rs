@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tidegate::sync::{ErrorKind, StoreError};
-use tidegate_core::pure::sync::{BucketKind, Lane};
+use tidegate_core::pure::sync::{Lane, StoreKey};
 use tidegate_testing::stores::RedisServer;
 use tidegate_testing::stores::field;
 use tidegate_testing::{free_port, now, until};
 
 use crate::scripted::{Says, start};
-use crate::world::{call, delta, key, per_second, run, store, store_at};
+use crate::world::{RULE, call, delta, per_second, run, store, store_at};
 
 /// What a call ends with when the server says this.
 fn failure(says: Says) -> StoreError {
     let store = store_at(&start(says), 1);
-    let alice = key(BucketKind::Level, 0x10);
+    let alice = StoreKey::level(RULE, 0x10);
     let batch = call(alice.lane(), 0, vec![delta(alice, per_second(1, 10), 1)]);
     run(store.apply(&batch)).expect_err("a failure")
 }

@@ -11,7 +11,7 @@ use redis::{Cmd, Connection, Pipeline, Value};
 use simulations::store::model::{StoreModel, StoredRecord, StoredValue};
 use tidegate::sync::codec::{self, Names, ScriptRequest};
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Known, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, KnownUsage, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 use tidegate_testing::Random;
@@ -57,7 +57,7 @@ struct History {
 #[derive(Debug)]
 enum Expected {
     Anything,
-    Reply(Call, tidegate_core::pure::sync::Reply),
+    StoreReply(Call, tidegate_core::pure::sync::StoreReply),
     GivenBack(Terms, StoreState),
     News(Vec<News>),
     Key(BucketKind, Option<StoredValue>),
@@ -69,23 +69,17 @@ impl History {
         let mut random = Random::new(seed);
         let lane = Lane::new(random.byte());
         let mut keys = Vec::new();
-        for (number, kind) in [
-            BucketKind::Level,
-            BucketKind::Caller,
-            BucketKind::Window,
-            BucketKind::Level,
-        ]
-        .into_iter()
-        .enumerate()
-        {
+        let constructors: [fn(u64, u128) -> StoreKey; 4] = [
+            StoreKey::level,
+            StoreKey::caller,
+            StoreKey::window,
+            StoreKey::level,
+        ];
+        for (number, constructor) in constructors.into_iter().enumerate() {
             let name =
                 u128::from(seed) << 64 | u128::from(number as u64) << 8 | u128::from(lane.number());
-            let key = StoreKey {
-                kind,
-                rule: 7,
-                name,
-            };
-            keys.push((key, [terms(&mut random, kind), terms(&mut random, kind)]));
+            let key = constructor(7, name);
+            keys.push((key, [terms(&mut random, &key), terms(&mut random, &key)]));
         }
         let now = 1_700_000_000_000_000 + random.below(1 << 48);
         let mut history = Self {
@@ -142,7 +136,7 @@ impl History {
         let request = self.names(incarnation).apply(&call);
         let command = self.command(&scripts.apply, request, 1);
         self.sent.push((incarnation, call.clone()));
-        self.expect(command, Expected::Reply(call, reply));
+        self.expect(command, Expected::StoreReply(call, reply));
     }
 
     /// Cells are given back: a few, or more than there are.
@@ -240,7 +234,7 @@ impl History {
             age: Span::nanos(age),
             share: Share::WHOLE,
             live: self.random.below(3) == 0,
-            known: Known {
+            known: KnownUsage {
                 level: Span::nanos(self.random.below(full.saturating_mul(2).max(1))),
                 cells: Cells::new(self.random.below(40)),
             },
@@ -310,8 +304,8 @@ impl History {
     }
 }
 
-fn terms(random: &mut Random, kind: BucketKind) -> Terms {
-    if kind == BucketKind::Window {
+fn terms(random: &mut Random, key: &StoreKey) -> Terms {
+    if key.is_windowed() {
         return Terms::Window {
             window: Span::nanos(random.pick(&[
                 1,
@@ -336,7 +330,7 @@ fn terms(random: &mut Random, kind: BucketKind) -> Terms {
 fn check(expected: &Expected, value: &Value) -> Result<(), String> {
     let found = match expected {
         Expected::Anything => return Ok(()),
-        Expected::Reply(call, reply) => match codec::reply(value, call) {
+        Expected::StoreReply(call, reply) => match codec::reply(value, call) {
             Ok(found) if found == *reply => return Ok(()),
             found => format!("{found:?}"),
         },

@@ -5,7 +5,7 @@ use std::future::Future;
 use tidegate::sync::RedisStore;
 use tidegate_config::check_text;
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Known, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
+    Call, Delta, KnownUsage, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -37,13 +37,8 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(future)
 }
 
-pub fn key(kind: BucketKind, name: u128) -> StoreKey {
-    StoreKey {
-        kind,
-        rule: 7,
-        name,
-    }
-}
+/// The rule of every key here.
+pub const RULE: u64 = 7;
 
 /// So many cells a second, with this burst and as much debt.
 pub fn per_second(rate: u64, burst: u64) -> Terms {
@@ -81,7 +76,7 @@ pub fn delta(key: StoreKey, terms: Terms, cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::WHOLE,
         live: false,
-        known: Known::default(),
+        known: KnownUsage::default(),
     }
 }
 

@@ -17,7 +17,7 @@ use super::substitute::Environment;
 use super::{doors, store, validate};
 use tidegate_core::pure::rule::Consistency;
 use tidegate_core::pure::rules::Forms;
-use tidegate_core::pure::{KeysShown, Rule};
+use tidegate_core::pure::{KeyDisplay, Rule};
 
 /// The most bytes of one file.
 const CONFIG_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -81,7 +81,7 @@ fn assemble(
     let bounds = validate::bounds(reader, root, &raw.bounds);
     let headers = validate::headers(reader, root, &raw.headers);
     let keys = validate::keys(reader, root, &raw.keys);
-    if keys == KeysShown::Hashed
+    if keys == KeyDisplay::Hashed
         && store
             .as_ref()
             .is_none_or(|store| store.hash_key_file.is_none())

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::address::Address;
 use super::error::Warning;
-use tidegate_core::pure::{KeysShown, Rules};
+use tidegate_core::pure::{KeyDisplay, Rules};
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Config {
     /// The headers of a check's answer.
     pub headers: Vec<HeaderStyle>,
     /// How keys are shown to operators.
-    pub keys: KeysShown,
+    pub keys: KeyDisplay,
     /// What the daemon logs.
     pub log: LogSettings,
     /// The longest that an orderly stop may take.

@@ -10,7 +10,7 @@ use super::fields::{RawAddresses, RawBounds, RawLog, RawPaths, RawPod, RawSync};
 use super::raw::{Field, ListField, TextField};
 use super::reader::FieldReader;
 use super::settings::{Bounds, HeaderStyle, LogFormat, LogLevel, LogSettings, SyncSettings};
-use tidegate_core::pure::{Addresses, KeysShown, Paths};
+use tidegate_core::pure::{Addresses, KeyDisplay, Paths};
 
 /// The longest name of a pod: that of a Kubernetes pod.
 const POD_ID_BYTES_MAX: usize = 253;
@@ -163,8 +163,8 @@ pub fn headers(
 }
 
 /// How keys are shown to operators.
-pub fn keys(reader: &mut FieldReader<'_>, root: &Spot, raw: &TextField) -> KeysShown {
-    let choices = [("plain", KeysShown::Plain), ("hashed", KeysShown::Hashed)];
+pub fn keys(reader: &mut FieldReader<'_>, root: &Spot, raw: &TextField) -> KeyDisplay {
+    let choices = [("plain", KeyDisplay::Plain), ("hashed", KeyDisplay::Hashed)];
     reader
         .choice(root, ("keys", raw), &choices)
         .unwrap_or_default()

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_saphyr::Error as YamlError;
 use tidegate_core::engine::sync::Pace;
-use tidegate_core::pure::rule::{Consistency, Step};
+use tidegate_core::pure::rule::{Consistency, PathStep};
 use tidegate_core::pure::{Rules, Span};
 
 use super::raw::{RawExpect, RawFault, RawLoad, RawScenario};
@@ -198,7 +198,7 @@ impl Reader<'_> {
                 entries.map(|entry| entry.map(owned)).collect()
             }
             None => {
-                let entry = |step: &Step| {
+                let entry = |step: &PathStep| {
                     let value = step.value.clone().unwrap_or_else(|| "{n}".to_owned());
                     Some((step.key.clone(), value))
                 };

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use tidegate_core::pure::Cells;
 use tidegate_core::pure::sync::{
-    Call, Delta, Heartbeat, HeartbeatReply, News, NewsKind, Refund, Reply, StoreKey, StoreState,
-    Terms,
+    Call, Delta, Heartbeat, HeartbeatReply, News, NewsKind, Refund, StoreKey, StoreReply,
+    StoreState, Terms,
 };
 
 use crate::scenario::{RawRedis, Restart};
@@ -102,7 +102,7 @@ impl SimulatedStore {
         mut call: Call,
         now: u64,
         now_us: u64,
-    ) -> (Reply, Vec<News>) {
+    ) -> (StoreReply, Vec<News>) {
         match self.without {
             Some(Ablation::SequenceCheck) => {
                 let record = self.record(incarnation, &call);

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use tidegate_core::pure::sync::{
-    Call, Heartbeat, HeartbeatReply, Lane, News, Refund, Reply, StoreState,
+    Call, Heartbeat, HeartbeatReply, Lane, News, Refund, StoreReply, StoreState,
 };
 
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) enum Event {
         pod: usize,
         lane: Lane,
         sent: u64,
-        reply: Option<Box<Reply>>,
+        reply: Option<Box<StoreReply>>,
     },
     HeartbeatAtStore {
         pod: usize,

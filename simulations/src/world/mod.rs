@@ -14,7 +14,7 @@ mod pod;
 mod refunds;
 
 use tidegate_core::engine::sync::Trip;
-use tidegate_core::pure::sync::{Call, Lane, Reply};
+use tidegate_core::pure::sync::{Call, Lane, StoreReply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
 use crate::policy::{Cost, Policy};
@@ -321,7 +321,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<Reply>>) {
+    fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<StoreReply>>) {
         let (now, calendar, jitter) = (self.now, self.calendar, self.random.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;

@@ -12,7 +12,7 @@ use serde::{Serialize, Serializer};
 use crate::protocol::headers::HeaderStyles;
 use crate::protocol::http_response::ResponsePage;
 use tidegate_core::engine::{Answer, Hit, Verdict};
-use tidegate_core::pure::{Check, Limit, Moment, Shown, Span};
+use tidegate_core::pure::{Check, DisplayText, Limit, Moment, Span};
 
 const OK: &str = r#""OK""#;
 const OVER_LIMIT: &str = r#""OVER_LIMIT""#;
@@ -263,7 +263,7 @@ impl std::fmt::Display for Scope<'_> {
             .map_or(&[][..], |descriptor| descriptor.entries);
         for (index, entry) in entries.iter().enumerate() {
             let separator = if index > 0 { ":" } else { "" };
-            let shown = |bytes| Shown::new(bytes, self.shown_bytes_max);
+            let shown = |bytes| DisplayText::new(bytes, self.shown_bytes_max);
             write!(f, "{separator}{}:{}", shown(entry.key), shown(entry.value))?;
         }
         Ok(())

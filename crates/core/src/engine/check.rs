@@ -13,7 +13,7 @@ use super::snapshot::{CallerRule, Snapshot};
 use super::strict::StorePlan;
 use super::throttle::Throttle;
 use super::{Engine, InForce, stats::Stat};
-use crate::pure::address::Plain;
+use crate::pure::address::PlainAddress;
 use crate::pure::rules::{Forms, Lookup};
 use crate::pure::{Cells, Check, Entry, Moment, Standing, ValueKind};
 
@@ -310,7 +310,7 @@ fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
 
 /// A value in the form that it is counted in.
 enum Formed<'a> {
-    Address(Plain),
+    Address(PlainAddress),
     Path(Cow<'a, [u8]>),
 }
 

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::pure::sync::{StoreKey, StoreState, Take, Taken, Terms};
+use crate::pure::sync::{StoreKey, StoreState, Take, TakeReply, Terms};
 
 /// The store did not do it: it cannot be reached, or did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub type Responder<T> = Box<dyn FnOnce(Result<T, StoreFailure>) -> bool + Send>;
 /// Something the store is asked for.
 pub enum StoreRequest {
     /// Take cells, if they are there.
-    Take(Take, Responder<Taken>),
+    Take(Take, Responder<TakeReply>),
     /// Give back what was taken.
     GiveBack(Take),
     /// How a key stands.

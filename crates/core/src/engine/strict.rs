@@ -17,7 +17,7 @@ use super::store_request::StoreFailure;
 use super::{Engine, InForce};
 use crate::pure::rule::Consistency;
 use crate::pure::rules::Lookup;
-use crate::pure::sync::{StoreState, Take, Taken};
+use crate::pure::sync::{StoreState, Take, TakeReply};
 use crate::pure::{Cells, Moment, Span, Standing};
 
 /// A check that waits for the store.
@@ -35,12 +35,12 @@ pub struct StorePlan {
 struct Ask {
     hit: usize,
     take: Take,
-    result: Result<Taken, StoreFailure>,
+    result: Result<TakeReply, StoreFailure>,
 }
 
 impl Ask {
     const fn is_taken(&self) -> bool {
-        matches!(self.result, Ok(Taken { taken: true, .. }))
+        matches!(self.result, Ok(TakeReply { taken: true, .. }))
     }
 }
 
@@ -147,7 +147,7 @@ impl Engine {
     pub fn finish(
         &self,
         mut plan: Box<StorePlan>,
-        results: &[Result<Taken, StoreFailure>],
+        results: &[Result<TakeReply, StoreFailure>],
         moment: Moment,
     ) -> CheckEnd {
         for (ask, result) in plan.asks.iter_mut().zip(results) {
@@ -188,7 +188,7 @@ impl Engine {
                 }
                 (
                     Some(subject),
-                    Ok(Taken {
+                    Ok(TakeReply {
                         taken: false,
                         state,
                     }),
@@ -198,7 +198,7 @@ impl Engine {
                     hit.source = Source::Strict;
                     hit.capped = matches!(state, StoreState::Level { capped: true, .. });
                 }
-                (_, Ok(Taken { taken: true, .. })) | (None, _) => {}
+                (_, Ok(TakeReply { taken: true, .. })) | (None, _) => {}
             }
         }
         if allows(snapshot, hits) {
@@ -226,7 +226,7 @@ impl Engine {
         }
         for ask in asks.iter().filter(|ask| allowed || ask.take.charge) {
             let hit = &mut hits[ask.hit];
-            if let Ok(Taken { taken: true, state }) = ask.result
+            if let Ok(TakeReply { taken: true, state }) = ask.result
                 && let Some(subject) = self.subject(snapshot, hit, moment)
             {
                 self.follow(&subject, state, plan.began);

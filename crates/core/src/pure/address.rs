@@ -1,13 +1,13 @@
-//! One client, one key: addresses in their plain form.
+//! Addresses in their plain form, so that one client has one key.
 //!
-//! `::ffff:192.0.2.7` is the IPv4 client `192.0.2.7`. An IPv6 client owns a whole prefix and could count as a new one
-//! with every request, so its address is cut to that prefix. A port is left out: a client has a new one with every
-//! connection. What is no address stays as it came.
+//! `::ffff:192.0.2.7` is the IPv4 client `192.0.2.7`. An IPv6 client owns a whole prefix and could use a new address
+//! for every request, so the plain form keeps only the prefix. It has no port, because a client has a new one for every
+//! connection. A value that is not an address stays as it is.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Which entries hold addresses, and how much of an IPv6 address names a client.
+/// Which entries hold addresses, and how many bits of an IPv6 address name a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
     keys: Vec<String>,
@@ -22,7 +22,8 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Entries named in `keys` are addresses; an IPv6 one is cut to `prefix` bits (128 and above keep it whole).
+    /// The entries named in `keys` hold addresses. An IPv6 address is cut to `prefix` bits (128 and above keep all of
+    /// it).
     pub fn new(keys: Vec<String>, prefix: u8) -> Self {
         let host_bits = u32::from(128_u8.saturating_sub(prefix));
         Self {
@@ -32,12 +33,12 @@ impl Addresses {
         }
     }
 
-    /// Bits of an IPv6 address that name a client.
+    /// The bits of an IPv6 address that name a client.
     pub const fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Whether the values of `key` are taken for addresses.
+    /// Whether the values of `key` are addresses.
     ///
     /// ```
     /// use tidegate_core::pure::Addresses;
@@ -49,7 +50,7 @@ impl Addresses {
         self.keys.iter().any(|known| known.as_bytes() == key)
     }
 
-    /// The plain form of `value` if `key` holds addresses and it is one.
+    /// The plain form of `value`, if `key` holds addresses and `value` is one.
     ///
     /// ```
     /// use tidegate_core::pure::Addresses;
@@ -61,7 +62,7 @@ impl Addresses {
     /// assert_eq!(plain(b"not an address"), None);
     /// ```
     #[inline]
-    pub fn plain(&self, key: &[u8], value: &[u8]) -> Option<Plain> {
+    pub fn plain(&self, key: &[u8], value: &[u8]) -> Option<PlainAddress> {
         if !self.are_under(key) {
             return None;
         }
@@ -69,13 +70,13 @@ impl Addresses {
             IpAddr::V4(v4) => IpAddr::V4(v4),
             IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & self.mask)),
         };
-        let mut plain = Plain::default();
+        let mut plain = PlainAddress::default();
         write!(plain, "{address}").ok()?;
         Some(plain)
     }
 }
 
-/// The address in `value`, which may have a port.
+/// The address in `value`, which may have brackets and a port.
 ///
 /// ```
 /// use tidegate_core::pure::address::address;
@@ -98,19 +99,19 @@ pub fn address(value: &[u8]) -> Option<IpAddr> {
     address.or_else(|| with_port().map(|address| address.ip()))
 }
 
-/// The longest an address is with brackets, a scope and a port.
+/// The longest address with brackets, a scope and a port.
 const ADDRESS_BYTES_MAX: usize = 64;
-/// The longest an address prints.
+/// The longest plain address.
 const PLAIN_BYTES_MAX: usize = 45;
 
 /// An address in its plain form, held without allocating.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain {
+pub struct PlainAddress {
     bytes: [u8; PLAIN_BYTES_MAX],
     length: usize,
 }
 
-impl Default for Plain {
+impl Default for PlainAddress {
     fn default() -> Self {
         Self {
             bytes: [0; PLAIN_BYTES_MAX],
@@ -119,8 +120,8 @@ impl Default for Plain {
     }
 }
 
-impl Plain {
-    /// The address.
+impl PlainAddress {
+    /// The address as text.
     pub fn as_str(&self) -> &str {
         self.bytes
             .get(..self.length)
@@ -129,7 +130,7 @@ impl Plain {
     }
 }
 
-impl Write for Plain {
+impl Write for PlainAddress {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let end = self.length.saturating_add(part.len());
         self.bytes
@@ -151,7 +152,7 @@ mod tests {
             addresses
                 .plain(b"ip", value.as_bytes())
                 .as_ref()
-                .map(Plain::as_str),
+                .map(PlainAddress::as_str),
             expected,
             "{value}"
         );

@@ -1,33 +1,33 @@
-//! One question, "may this pass?", as every door asks it.
+//! A check, the question "may this pass?", in the form that every door asks it.
 
 use super::limit::Limit;
 use super::time::Cells;
 
-/// One named value of a descriptor. Both are bytes: what a client sends need not be text, and is limited all the same.
+/// One named value of a descriptor. Key and value are bytes: what a client sends need not be text, and is limited too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What the value is: `api_key`, `remote_address`.
+    /// The name of the value: `api_key`, `remote_address`.
     pub key: &'a [u8],
-    /// The value itself, all of it. Untrusted.
+    /// The whole value. Untrusted.
     pub value: &'a [u8],
-    /// What is known of the value.
+    /// Where the value comes from, and its form.
     pub kind: ValueKind,
 }
 
-/// What is known of an entry's value.
+/// Where an entry's value comes from, and its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueKind {
-    /// Nothing: it is as it was sent.
+    /// The value is as the client sent it.
     #[default]
     Sent,
-    /// It was sent to `/v1/forward`, where paths are normalised by default.
+    /// The client sent the value to `/v1/forward`, where paths are normalised by default.
     Forwarded,
-    /// It is a path in its normal form.
+    /// The value is a path in its normal form.
     Path,
 }
 
 impl<'a> Entry<'a> {
-    /// An entry as it was sent.
+    /// An entry as the client sent it.
     ///
     /// ```
     /// use tidegate_core::pure::Entry;
@@ -48,21 +48,21 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A list of entries that is matched against the rules as one.
+/// A list of entries that is matched against the rules as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
     /// In the order in which rules nest.
     pub entries: &'a [Entry<'a>],
-    /// Overrides the cost of the check; zero looks without consuming.
+    /// Overrides the cost of the check. Zero looks without using cells.
     pub cost: Option<Cells>,
-    /// Gives the cost back instead of using it. Always passes.
+    /// Whether to refund the cost instead of using it. A refund always passes.
     pub refund: bool,
-    /// The limit that the caller carries: it holds instead of any rule of a known domain.
+    /// The caller-supplied limit. It holds instead of any rule of a known domain.
     pub limit: Option<Limit>,
 }
 
 impl<'a> Descriptor<'a> {
-    /// A descriptor that uses what the check does, under the rules.
+    /// A descriptor with the cost of the check, under the limits of the rules.
     pub const fn of(entries: &'a [Entry<'a>]) -> Self {
         Self {
             entries,
@@ -73,21 +73,21 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// One check: it passes if every descriptor does, and then uses its cost on every rule that matched.
+/// One check. It passes if every descriptor passes, and then uses its cost on every rule that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check<'a> {
-    /// Which rules to ask.
+    /// The domain, which names the rules.
     pub domain: &'a str,
-    /// What to ask them about.
+    /// The descriptors to match against the rules.
     pub descriptors: &'a [Descriptor<'a>],
-    /// Cells it uses. Zero looks without consuming; a door turns an absent cost into one.
+    /// The cells it uses. Zero looks without using cells; a door turns an absent cost into one.
     pub cost: Cells,
-    /// Look, whatever the costs say.
+    /// Whether to look without using cells, whatever the costs are.
     pub peek: bool,
 }
 
 impl Check<'_> {
-    /// What `descriptor` uses on each rule it meets.
+    /// The cells that `descriptor` uses on each rule that it matches.
     pub fn cost_of(&self, descriptor: &Descriptor<'_>) -> Cells {
         match self.peek {
             true => Cells::ZERO,

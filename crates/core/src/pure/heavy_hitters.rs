@@ -1,38 +1,38 @@
-//! The names that come most often, of a stream of any number of them, in bounded memory.
+//! The most frequent names of a stream, in bounded memory.
 //!
-//! The Space-Saving sketch: every name that comes is counted; one for which there is no room takes the place of the
-//! least counted and begins at its count. So a count is never too low, it is too high by at most its `error`, and every
-//! name that makes up more than one in [`OFFENDERS_MAX`] of the stream is there.
+//! This is the Space-Saving sketch. It counts every name that comes. A new name for which there is no row takes the row
+//! with the lowest count and continues from that count. So a count is never too low, it is too high by at most its
+//! `error`, and every name that makes up more than one in [`HEAVY_HITTERS_MAX`] of the stream has a row.
 
 use std::cmp::Reverse;
 
-/// Names that are counted at a time.
-pub const OFFENDERS_MAX: usize = 32;
+/// The most names that are counted at a time.
+pub const HEAVY_HITTERS_MAX: usize = 32;
 
-/// How the keys behind the names are shown.
+/// How keys appear in front of people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeysShown {
+pub enum KeyDisplay {
     /// With the values that clients sent.
     #[default]
     Plain,
-    /// By their names alone.
+    /// Only by their hashed names.
     Hashed,
 }
 
-/// A name that came often.
+/// A frequent name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyHitter<T> {
     /// The name.
     pub name: u128,
-    /// How often it came, at most.
+    /// The highest number of times that it may have come.
     pub count: u64,
-    /// How much of that may have been others.
+    /// How many of those may have been other names.
     pub error: u64,
-    /// What is known of it.
+    /// What the caller knows of the name.
     pub about: T,
 }
 
-/// The names of one stream.
+/// The most frequent names of one stream.
 #[derive(Clone, Debug)]
 pub struct HeavyHitters<T> {
     rows: Vec<HeavyHitter<T>>,
@@ -49,10 +49,10 @@ impl<T> Default for HeavyHitters<T> {
 }
 
 impl<T: Clone> HeavyHitters<T> {
-    /// Counts `name`. What is known of it is asked for when it gets a place.
+    /// Counts `name`. Calls `about` only when the name gets a row.
     pub fn note(&mut self, name: u128, about: impl FnOnce() -> T) {
         self.seen = self.seen.saturating_add(1);
-        // Few enough to look through: that is faster than hashing, and there is nothing to keep sorted.
+        // A scan of so few rows is faster than hashing, and there is no order to maintain.
         if let Some(row) = self.rows.iter_mut().find(|row| row.name == name) {
             row.count = row.count.saturating_add(1);
             return;
@@ -63,7 +63,7 @@ impl<T: Clone> HeavyHitters<T> {
             error: 0,
             about: about(),
         };
-        if self.rows.len() < OFFENDERS_MAX {
+        if self.rows.len() < HEAVY_HITTERS_MAX {
             self.rows.push(newcomer);
         } else if let Some(least) = self.rows.iter_mut().min_by_key(|row| row.count) {
             newcomer.error = least.count;
@@ -72,12 +72,12 @@ impl<T: Clone> HeavyHitters<T> {
         }
     }
 
-    /// How many came, of any name.
+    /// The number of times that any name came.
     pub const fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// The names of two streams as if they had been one, those that came most often first.
+    /// The names of two streams as if they had been one, most frequent first.
     pub fn of_both(&self, other: &Self) -> Vec<HeavyHitter<T>> {
         let mut both: Vec<_> = self.rows.iter().map(|row| row.and(other)).collect();
         let known = |row: &&HeavyHitter<T>| self.row(row.name).is_none();
@@ -90,16 +90,16 @@ impl<T: Clone> HeavyHitters<T> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// How often a name may have come that has no place.
+    /// How often a name without a row may have come.
     fn unknown(&self) -> u64 {
-        let full = self.rows.len() == OFFENDERS_MAX;
+        let full = self.rows.len() == HEAVY_HITTERS_MAX;
         let least = self.rows.iter().map(|row| row.count).min();
         least.filter(|_| full).unwrap_or_default()
     }
 }
 
 impl<T: Clone> HeavyHitter<T> {
-    /// This name in its own stream and in `other`.
+    /// The counts of this name in its own stream and in `other`.
     fn and(&self, other: &HeavyHitters<T>) -> Self {
         let unknown = || (other.unknown(), other.unknown());
         let (count, error) = other
@@ -157,15 +157,15 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: no count is too low, none is too high by more than its error, whoever is frequent is there,
-        /// and there are never more than there is room for.
+        /// For any stream: no count is too low, none is too high by more than its error, every frequent name has a row,
+        /// and there are never more rows than the bound.
         #[test]
         fn counts_are_within_their_errors(
             first in prop::collection::vec((0_u128..200).prop_map(|n| n * n % 97), 0..2_000),
             second in prop::collection::vec(0_u128..60, 0..500),
         ) {
             let (one, two) = (of(&first), of(&second));
-            prop_assert!(one.rows.len() <= OFFENDERS_MAX);
+            prop_assert!(one.rows.len() <= HEAVY_HITTERS_MAX);
             let all: Vec<u128> = first.iter().chain(&second).copied().collect();
             let exact = counts(&all);
             let found = one.of_both(&two);

@@ -1,10 +1,10 @@
 //! The bytes that name what is limited under one rule.
 //!
-//! Each value is written with its length before it, so that no two lists of values can run into the same bytes: not
-//! `("a", "bc")` and `("ab", "c")`, whatever characters a client sends. The engine hashes these bytes with the fleet's
-//! key; every pod names a key alike.
+//! Each value follows its length, so that no two lists of values have the same bytes, such as `("a", "bc")` and
+//! `("ab", "c")`, whatever characters a client sends. The engine hashes these bytes with the fleet's key, so every pod
+//! computes the same name for a key.
 
-/// Writes one value so that it cannot be confused with its neighbours.
+/// Writes one value after its length, so that it cannot run into its neighbours.
 ///
 /// ```
 /// use tidegate_core::pure::key;
@@ -18,7 +18,7 @@
 /// ```
 pub fn write_value(value: &(impl AsRef<[u8]> + ?Sized), mut sink: impl FnMut(&[u8])) {
     let value = value.as_ref();
-    // A message is bounded long before a value's length could leave 32 bits.
+    // The doors bound a message far below the length that 32 bits can hold.
     let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
     sink(&length.to_le_bytes());
     sink(value);

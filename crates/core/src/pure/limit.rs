@@ -1,14 +1,14 @@
 //! A limit: so many cells per unit of time, with a burst.
 //!
-//! A [`Limit`] that exists is sound: its interval is at least a nanosecond and its capacity fits. Whoever builds one
-//! from outside words meets a [`LimitFault`] instead.
+//! Every [`Limit`] is sound: its interval is at least a nanosecond, and its capacity is at most [`CAPACITY_MAX`].
+//! [`Limit::new`] returns a [`LimitFault`] for anything else.
 
 use std::fmt;
 
 use super::sync::Share;
 use super::time::{Cells, SECOND, Span};
 
-/// The longest a bucket may take to empty: a hundred years. Beyond that, points in time would run out.
+/// The longest time that a bucket may take to drain: a hundred years. A longer one could overflow points in time.
 pub const CAPACITY_MAX: Span = Span::seconds(100 * 365 * 86_400);
 
 /// The units of envoyproxy/ratelimit.
@@ -42,7 +42,7 @@ impl Unit {
         Self::Year,
     ];
 
-    /// Seconds in the unit.
+    /// The seconds in the unit.
     pub const fn seconds(self) -> u64 {
         match self {
             Self::Second => 1,
@@ -68,7 +68,7 @@ impl Unit {
         }
     }
 
-    /// The unit of that name, in any case.
+    /// The unit of that name, in upper or lower case.
     ///
     /// ```
     /// use tidegate_core::pure::Unit;
@@ -82,16 +82,16 @@ impl Unit {
     }
 }
 
-/// Why a limit cannot be.
+/// Why a limit is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitFault {
-    /// A window of no length.
+    /// The window has no length.
     NoWindow,
-    /// A burst of nothing would deny every check.
+    /// A burst of zero would deny every check.
     NoBurst,
-    /// More than one cell per nanosecond.
+    /// The rate is above one cell per nanosecond.
     TooFast,
-    /// The bucket would take longer than [`CAPACITY_MAX`] to empty.
+    /// The bucket would take longer than [`CAPACITY_MAX`] to drain.
     TooLong,
 }
 
@@ -116,12 +116,13 @@ pub struct Limit {
     burst: Cells,
     interval: Span,
     capacity: Span,
-    /// 2^64 / interval, rounded down: every check asks how many cells fit, and multiplying is faster than dividing.
+    /// 2^64 / interval, rounded down. Every check asks how many cells fit, and multiplying is faster than dividing.
     cells_per_2_64: u64,
 }
 
 impl Limit {
-    /// A limit. `burst` is the whole capacity of the bucket, by default `requests`. Zero requests deny every check.
+    /// A limit. `burst` is the whole capacity of the bucket, by default `requests`. A limit of zero requests denies
+    /// every check.
     ///
     /// ```
     /// use tidegate_core::pure::{Limit, LimitFault, Span, Unit};
@@ -173,10 +174,10 @@ impl Limit {
         })
     }
 
-    /// The limit of a caller that carries one, as redis-cell has it: `count` cells in `seconds`, and `burst` at once.
+    /// A caller-supplied limit in the terms of redis-cell: `count` cells in `seconds`, and `burst` at once.
     ///
-    /// The interval is rounded down, as there: a rate that is not a whole number of nanoseconds is exceeded by less than
-    /// one in the interval.
+    /// The interval is rounded down, as redis-cell does: if the exact interval is not a whole number of nanoseconds,
+    /// the rate is exceeded by less than one part in the number of nanoseconds of the interval.
     ///
     /// ```
     /// use tidegate_core::pure::{Limit, LimitFault, Span};
@@ -194,7 +195,7 @@ impl Limit {
         Ok(limit.at_interval(Span::nanos(interval)))
     }
 
-    /// This limit with another price of a cell, and the same burst.
+    /// This limit with another interval and the same burst.
     const fn at_interval(self, interval: Span) -> Self {
         Self {
             cells_per_2_64: match u64::MAX.checked_div(interval.get()) {
@@ -207,7 +208,7 @@ impl Limit {
         }
     }
 
-    /// This limit for a pod that grants only its `share` of it: a cell costs more, the bucket is as long as ever. At
+    /// This limit for a pod that grants only its `share` of it: a cell costs more, and the capacity stays the same. At
     /// least one cell fits.
     pub fn shared(&self, share: Share) -> Self {
         if self.requests == 0 {
@@ -225,22 +226,22 @@ impl Limit {
         }
     }
 
-    /// Cells per window.
+    /// The cells per window.
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// The unit the limit was written in.
+    /// The unit in which the limit was written.
     pub const fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// How many units make the window.
+    /// The number of units in the window.
     pub const fn unit_multiplier(&self) -> u64 {
         self.unit_multiplier
     }
 
-    /// The window: `unit_multiplier` units.
+    /// The length of the window: `unit_multiplier` units.
     pub const fn window(&self) -> Span {
         self.window
     }
@@ -250,17 +251,17 @@ impl Limit {
         self.burst
     }
 
-    /// The time one cell costs, rounded up, so that the rate is never exceeded.
+    /// The time that one cell costs, rounded up, so that the rate is never exceeded.
     pub const fn interval(&self) -> Span {
         self.interval
     }
 
-    /// The level a bucket may reach: `burst` intervals.
+    /// The level that a bucket may reach: `burst` intervals.
     pub const fn capacity(&self) -> Span {
         self.capacity
     }
 
-    /// Whole cells that fit above `level`.
+    /// The whole cells that fit above `level`.
     ///
     /// ```
     /// use tidegate_core::pure::{Cells, Limit, LimitFault, Span, Unit};
@@ -273,14 +274,14 @@ impl Limit {
         let span = self.capacity.less(level);
         let product = u128::from(span.get()).wrapping_mul(u128::from(self.cells_per_2_64));
         let low = Cells::new(u64::try_from(product >> 64).unwrap_or(u64::MAX));
-        // The rounded reciprocal can miss one cell, never more: the capacity is far below 2^64.
+        // The rounded reciprocal can miss one cell, but never more: the capacity is far below 2^64.
         match span.less(self.interval.times(low)) >= self.interval {
             true => low.plus(Cells::ONE),
             false => low,
         }
     }
 
-    /// The window in words: `1m`, `30s`, `1d`.
+    /// The window as text: `1m`, `30s`, `1d`.
     ///
     /// ```
     /// use tidegate_core::pure::{Limit, LimitFault, Unit};
@@ -301,7 +302,7 @@ impl Limit {
 }
 
 impl fmt::Display for Limit {
-    /// As it would be written in the short form: `20/minute`, `5/90s burst 10`.
+    /// The short form of the configuration: `20/minute`, `5/90s burst 10`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit_multiplier {
             1 => write!(

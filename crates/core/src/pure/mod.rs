@@ -1,7 +1,8 @@
-//! Values and functions: limits, rules, algorithms. The innermost ring.
+//! Limits, rules, algorithms and the state machines of the sync: values and functions. The innermost ring.
 //!
-//! Standard library only. Nothing here reads a clock, does IO, spawns, sleeps, logs or counts a metric: what it needs
-//! comes in as an argument, what it found goes out. No floats, no casts with `as`, no arithmetic that can wrap.
+//! This module uses the standard library only. Nothing here reads a clock, does IO, spawns, sleeps, logs or records a
+//! metric: a function takes what it needs as arguments and returns what it found. There are no floats, no casts with
+//! `as`, and no arithmetic that can wrap.
 #![deny(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
@@ -19,6 +20,7 @@
 pub mod address;
 pub mod algorithm;
 pub mod check;
+pub mod display_text;
 pub mod heavy_hitters;
 pub mod key;
 pub mod limit;
@@ -26,17 +28,16 @@ pub mod path;
 pub mod pattern;
 pub mod rule;
 pub mod rules;
-pub mod shown;
 pub mod sync;
 pub mod time;
 
 pub use address::Addresses;
 pub use algorithm::{Algorithm, Standing};
 pub use check::{Check, Descriptor, Entry, ValueKind};
-pub use heavy_hitters::{HeavyHitter, HeavyHitters, KeysShown};
+pub use display_text::DisplayText;
+pub use heavy_hitters::{HeavyHitter, HeavyHitters, KeyDisplay};
 pub use limit::{Limit, LimitFault, Unit};
 pub use path::Paths;
 pub use rule::Rule;
 pub use rules::Rules;
-pub use shown::Shown;
 pub use time::{Cells, Moment, Nanos, Span};

@@ -1,13 +1,13 @@
-//! One path, one spelling: paths in their normal form.
+//! Paths in their normal form, so that one path has one spelling.
 //!
-//! An application serves `/lo%67in`, `//login`, `/login/`, `/./login` and `/x/../login` as it serves `/login`, and a
-//! rule for `/login` has to meet them all. The normal form has no query and no fragment, no empty segment, no `.` and
-//! no `..`, no slash at its end, and no escape that stands for an ordinary character. `%2F`, `%3F`, `%23` and `%25`
-//! stay escapes, in capitals: decoded they would say something else.
+//! An application serves `/lo%67in`, `//login`, `/login/`, `/./login` and `/x/../login` like `/login`, so a rule for
+//! `/login` has to match all of them. The normal form has no query and no fragment, no empty segment, no `.` and no
+//! `..`, no slash at its end, and no escape of an ordinary character. `%2F`, `%3F`, `%23`, `%25` and the escapes of
+//! control characters stay, in capitals: decoded, they would change the meaning of the path.
 //!
-//! Escapes are decoded once, as servers do. A percent sign that begins no escape stands for itself and is written `%25`:
-//! what is decoded after it makes no new escape of it. `/%%36%37` is `/%2567`, a name with a percent sign, and not `/g`.
-//! Servers that are lenient find `/%67` under that name; nginx, Apache and Go refuse it.
+//! Escapes are decoded once, as servers do. A percent sign that begins no escape stands for itself and becomes `%25`,
+//! so that it forms no new escape with the characters decoded after it. `/%%36%37` is `/%2567`, a name with a percent
+//! sign, and not `/g`. Lenient servers find `/%67` under that name; nginx, Apache and Go refuse it.
 
 use std::borrow::Cow;
 
@@ -27,17 +27,17 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// Entries named in `keys` are paths wherever they come from, those in `forward_keys` if `/v1/forward` was asked.
+    /// The entries named in `keys` hold paths at every door, those named in `forward_keys` only at `/v1/forward`.
     pub const fn new(keys: Vec<String>, forward_keys: Vec<String>) -> Self {
         Self { keys, forward_keys }
     }
 
-    /// Whether every door takes the values of `key` for paths.
+    /// Whether the values of `key` are paths at every door.
     pub fn are_everywhere(&self, key: &str) -> bool {
         self.keys.iter().any(|known| known == key)
     }
 
-    /// Whether any door takes the values of `key` for paths.
+    /// Whether the values of `key` are paths at any door.
     pub fn are_anywhere(&self, key: &str) -> bool {
         self.are_everywhere(key) || self.forward_keys.iter().any(|known| known == key)
     }
@@ -55,7 +55,7 @@ impl Paths {
         self.hold(entry).then(|| normal(entry.value))
     }
 
-    /// Whether the entry's value is taken for a path.
+    /// Whether the entry's value is a path.
     ///
     /// ```
     /// use tidegate_core::pure::{Entry, Paths};
@@ -71,7 +71,7 @@ impl Paths {
     }
 }
 
-/// The normal form of a path. A word before it (`GET /login`) stays as it is; a scheme and a host before it are left out.
+/// The normal form of a path. A word before the path (`GET /login`) stays as it is; a scheme and a host are removed.
 ///
 /// ```
 /// use tidegate_core::pure::path::normal;
@@ -96,7 +96,7 @@ pub fn normal(value: &[u8]) -> Cow<'_, [u8]> {
                 out.truncate(root.saturating_add(last.unwrap_or(0)));
             }
             segment => {
-                // What does not begin with a slash is no path, and stays without one.
+                // A value that does not begin with a slash is not a path, and gets none.
                 if out.len() > root || path.first() == Some(&b'/') {
                     out.push(b'/');
                 }
@@ -110,7 +110,7 @@ pub fn normal(value: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// What stands before the path and is to be kept, and what begins with the path.
+/// The prefix of `value` that stays as it is, and the rest, which begins with the path.
 fn parted(value: &[u8]) -> (&[u8], &[u8]) {
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
         let start = value.get(..scheme.len());
@@ -133,7 +133,7 @@ fn until(value: &[u8], ends: impl Fn(u8) -> bool) -> &[u8] {
     value.get(..end.unwrap_or(value.len())).unwrap_or_default()
 }
 
-/// Whether nothing of the path would change. May say no where nothing would.
+/// Whether the path is certainly in its normal form. It may say no although nothing would change.
 fn is_normal(path: &[u8]) -> bool {
     let ends_well = path.len() <= 1 || !path.ends_with(b"/");
     let mut pairs = path.iter().zip(path.iter().skip(1));
@@ -143,7 +143,7 @@ fn is_normal(path: &[u8]) -> bool {
         && !path.starts_with(b".")
 }
 
-/// The path with the escapes decoded that do not have to stay, and with every other percent sign escaped.
+/// Decodes the escapes of ordinary characters, and escapes every percent sign that begins no escape.
 fn decoded(path: &[u8]) -> Cow<'_, [u8]> {
     if !path.contains(&b'%') {
         return Cow::Borrowed(path);
@@ -279,7 +279,7 @@ mod tests {
         check("a b", "a b");
     }
 
-    /// A path of pieces of which many are, or become, parts of an escape.
+    /// A path of pieces, many of which are or become parts of an escape.
     fn paths() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             4 => Just("%".to_owned()),
@@ -292,7 +292,7 @@ mod tests {
         proptest::collection::vec(piece, 0..16).prop_map(|pieces| pieces.concat())
     }
 
-    /// The path with each letter as an escape of which `chosen` says so.
+    /// The path with the `chosen` letters as escapes.
     fn escaped(path: &str, chosen: &[bool]) -> String {
         let letters = path
             .chars()
@@ -307,21 +307,21 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_096))]
 
-        /// Whatever is sent, the normal form of a normal form is itself.
+        /// For any value, the normal form of a normal form is itself.
         #[test]
         fn a_normal_form_stays_as_it_is(value in paths()) {
             let once = normal(value.as_bytes());
             prop_assert_eq!(&normal(&once), &once);
         }
 
-        /// Only percent signs that begin no escape make it longer than what was sent.
+        /// Only percent signs that begin no escape make the normal form longer than the value.
         #[test]
         fn a_normal_form_is_hardly_longer(value in paths()) {
             let signs = value.bytes().filter(|byte| *byte == b'%').count();
             prop_assert!(normal(value.as_bytes()).len() <= value.len() + 2 * signs);
         }
 
-        /// However a path is escaped, it is the same path.
+        /// Every escaping of a path has the same normal form.
         #[test]
         fn every_escaping_of_a_path_is_one(
             path in "(/[a-z.]{1,4}){1,4}",
@@ -331,7 +331,7 @@ mod tests {
             prop_assert_eq!(normal(spelling.as_bytes()), normal(path.as_bytes()));
         }
 
-        /// No path of several decodings is taken for that of one.
+        /// A path that was escaped twice is not decoded twice.
         #[test]
         fn what_is_escaped_twice_stays_so(
             path in "(/[a-z]{1,4}){1,4}",

@@ -1,6 +1,6 @@
-//! Values with a `*` in them. They are matched as bytes: what a client sends need not be text.
+//! Values with a `*` in them. They match bytes, because what a client sends need not be text.
 
-/// A value with `*` in it, each standing for anything, also for nothing.
+/// A value in which each `*` stands for any bytes, also for none.
 ///
 /// ```
 /// use tidegate_core::pure::pattern::Pattern;
@@ -14,7 +14,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern in `value`; `None` if there is no `*` in it.
+    /// The pattern in `value`; `None` if `value` has no `*`.
     pub fn parse(value: &str) -> Option<Self> {
         let (first, rest) = value.split_once('*')?;
         Some(Self {
@@ -23,7 +23,8 @@ impl Pattern {
         })
     }
 
-    /// Whether `value` matches. Walks it once: each middle part is taken where it first occurs, the last must end the value.
+    /// Whether `value` matches. Walks it once: each middle part matches where it first occurs, and the last part must
+    /// end the value.
     pub fn matches(&self, value: &[u8]) -> bool {
         let Some(mut left) = value.strip_prefix(self.first.as_bytes()) else {
             return false;
@@ -41,7 +42,7 @@ impl Pattern {
     }
 }
 
-/// What follows the first `part` in `value`.
+/// The bytes after the first `part` in `value`.
 fn after<'a>(value: &'a [u8], part: &[u8]) -> Option<&'a [u8]> {
     if part.is_empty() {
         return Some(value);

@@ -1,38 +1,39 @@
-//! A rule: what holds for which keys. `rules.rs` says which rules a descriptor meets.
+//! A rule: which limit holds for which keys. `rules.rs` finds the rules that a descriptor matches.
 //!
-//! A configuration hands over a tree of [`NodeSpec`]s per domain; compiled, each rule in it knows its place.
+//! The configuration provides a tree of [`NodeSpec`]s per domain. `rules.rs` compiles it, and then each [`Rule`] knows
+//! the path of nodes that leads to it.
 
 use super::algorithm::Algorithm;
 use super::check::Entry;
 use super::key;
 use super::limit::Limit;
 
-/// How a domain's descriptors meet its rules.
+/// Which rules of a domain a descriptor matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Matching {
-    /// The one rule reached with all entries.
+    /// Only the rule that the last entry reaches.
     #[default]
     Specific,
-    /// Every rule on the way down.
+    /// Every rule on the path.
     Path,
 }
 
-/// Who decides a check of this rule.
+/// Who decides a check of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// This pod alone.
+    /// This pod, without the fleet.
     Local,
-    /// This pod, kept in step with the fleet.
+    /// This pod, which syncs with the fleet.
     #[default]
     Hybrid,
-    /// The store, asked per check.
+    /// The store decides each check.
     Strict,
 }
 
-/// What a rule does while the store cannot be reached.
+/// What a rule does while the store is unreachable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Grant this pod's learned part of the limit.
+    /// Grant this pod's share of the limit, which it has learned from the demand.
     #[default]
     LocalShare,
     /// Grant the whole limit.
@@ -43,38 +44,38 @@ pub enum OnStoreError {
     Deny,
 }
 
-/// What of a rule's keys the store is told.
+/// What a pod reports of a rule's keys to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Report {
-    /// What is needed to hold the limit.
+    /// What the fleet needs to hold the limit.
     #[default]
     Contested,
     /// Every cell.
     Always,
 }
 
-/// What holds where a rule stands.
+/// A rule as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSpec {
     /// `None` is unlimited.
     pub limit: Option<Limit>,
-    /// How it counts.
+    /// How the rule counts.
     pub algorithm: Algorithm,
     /// Its name, for `replaces` and for headers.
     pub name: Option<String>,
-    /// Names of rules that do not count in a check that meets this one.
+    /// The names of rules that do not count in a check that matches this one.
     pub replaces: Vec<String>,
-    /// Counts, never denies.
+    /// Whether the rule only counts and never denies.
     pub shadow: bool,
-    /// Denies only together with every other quota rule of the check.
+    /// Whether the rule denies only together with every other quota rule of the check.
     pub quota: bool,
-    /// Charge what was denied all the same: in its window, or as debt.
+    /// Whether denied checks are charged too: in their window, or as debt.
     pub count_rejected: bool,
     /// Who decides.
     pub consistency: Consistency,
-    /// What to do without the store.
+    /// What to do while the store is unreachable.
     pub on_store_error: OnStoreError,
-    /// What to tell the store.
+    /// What to report to the store.
     pub report: Report,
 }
 
@@ -87,21 +88,22 @@ impl RuleSpec {
         }
     }
 
-    /// Whether pods may be silent about a key that they use within their even share.
+    /// Whether a pod need not report a key that it uses within its even share.
     pub fn may_be_silent(&self) -> bool {
         self.report == Report::Contested
             && self.consistency == Consistency::Hybrid
             && !self.algorithm.is_windowed()
     }
 
-    /// Whether a pod that cannot reach the store in time grants its share: of a bucket that is a matter of degree.
+    /// Whether a pod grants its share when its reports do not reach the store in time. Only a bucket can grant by share
+    /// gradually, so this is false for windows.
     pub fn grants_share(&self) -> bool {
         self.on_store_error == OnStoreError::LocalShare
             && self.consistency == Consistency::Hybrid
             && !self.algorithm.is_windowed()
     }
 
-    /// A rule that matches and always allows.
+    /// A rule that always allows.
     pub fn unlimited() -> Self {
         Self {
             limit: None,
@@ -123,13 +125,13 @@ impl RuleSpec {
 pub struct NodeSpec {
     /// The entry's key.
     pub key: String,
-    /// The value it must have; `*` in it stands for anything. `None` or empty: any value.
+    /// The value that the entry must have. A `*` in it stands for anything. `None` or empty: any value.
     pub value: Option<String>,
     /// Whether all values that a pattern matches share one key.
     pub share_threshold: bool,
-    /// The rule that stands here.
+    /// The rule of this node.
     pub rule: Option<RuleSpec>,
-    /// What may follow.
+    /// The nodes for the next entry.
     pub children: Vec<NodeSpec>,
 }
 
@@ -138,33 +140,33 @@ pub struct NodeSpec {
 pub struct DomainSpec {
     /// Its name.
     pub name: String,
-    /// How its descriptors meet its rules.
+    /// Which of its rules a descriptor matches.
     pub matching: Matching,
     /// The top level of its tree.
     pub nodes: Vec<NodeSpec>,
 }
 
-/// A rule where it stands.
+/// A rule at its place in the tree.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// What was configured.
+    /// The rule as configured.
     pub spec: RuleSpec,
-    /// What it is called in answers, metrics and logs: the domain and the keys on the way, and the values too where
-    /// those are needed to tell two rules apart.
+    /// Its name in answers, metrics and logs: the domain and the keys of its path, and the values too where two rules
+    /// would otherwise have the same label.
     pub label: String,
-    /// What it is called in headers: its name, or its label.
+    /// Its name in headers: the configured name, or else the label.
     pub policy: String,
     domain: String,
     place: Vec<u8>,
-    steps: Vec<Step>,
+    steps: Vec<PathStep>,
 }
 
-/// One node on the way to a rule.
+/// One node on the path to a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PathStep {
     /// The entry's key.
     pub key: String,
-    /// The value or pattern it must match; `None` takes any.
+    /// The value or pattern that the entry must match; `None` matches any.
     pub value: Option<String>,
     /// Whether all values share one key.
     pub shared: bool,
@@ -172,7 +174,7 @@ pub struct Step {
 
 impl Rule {
     /// A rule of `domain` at the end of `steps`.
-    pub fn at(domain: &str, steps: &[Step], spec: RuleSpec) -> Self {
+    pub fn at(domain: &str, steps: &[PathStep], spec: RuleSpec) -> Self {
         let mut place = Vec::new();
         let mut label = domain.to_owned();
         let mut write = |text: &str| key::write_value(text, |bytes| place.extend_from_slice(bytes));
@@ -201,18 +203,18 @@ impl Rule {
         &self.domain
     }
 
-    /// Where it stands and its name, in bytes that no other rule has. Its limit is no part of it: under another limit
-    /// it is the same rule.
+    /// The identity of the rule: its path and its name, in bytes that no other rule has. The limit is not a part of it:
+    /// under another limit it is the same rule.
     pub fn place(&self) -> &[u8] {
         &self.place
     }
 
-    /// The nodes that lead here.
-    pub fn steps(&self) -> &[Step] {
+    /// The nodes on the path to the rule.
+    pub fn steps(&self) -> &[PathStep] {
         &self.steps
     }
 
-    /// The values that make the key, out of the entries that led here.
+    /// The values that make the key, from the entries that matched the path.
     pub fn key_values<'a>(&self, entries: &'a [Entry<'a>]) -> impl Iterator<Item = &'a [u8]> {
         self.steps
             .iter()
@@ -221,7 +223,7 @@ impl Rule {
             .map(|(_, entry)| entry.value)
     }
 
-    /// The label with every value spelled out: `api/remote_address=192.0.2.7`.
+    /// The label with every value: `api/remote_address=192.0.2.7`.
     pub fn label_with_values(&self) -> String {
         self.steps
             .iter()

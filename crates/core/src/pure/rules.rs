@@ -1,7 +1,7 @@
-//! Every rule, compiled so that a descriptor finds those it meets without allocating.
+//! All rules, compiled so that a look-up finds the rules of a descriptor without allocating.
 //!
-//! At each level an exact value wins over a pattern, a pattern over the key alone; there is no way back up. By default
-//! only the node reached with the last entry counts; under [`Matching::Path`] every rule on the way down does.
+//! At each level an exact value wins over a pattern, and a pattern over the key alone; a look-up never backtracks. By
+//! default only the node that the last entry reaches counts; under [`Matching::Path`] every rule on the path does.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use super::address::Addresses;
 use super::check::{Entry, ValueKind};
 use super::path::{self, Paths};
 use super::pattern::Pattern;
-use super::rule::{DomainSpec, Matching, NodeSpec, Rule, RuleSpec, Step};
+use super::rule::{DomainSpec, Matching, NodeSpec, PathStep, Rule, RuleSpec};
 
-/// Where a rule stands in [`Rules::all`].
+/// The index of a rule in [`Rules::all`].
 pub type RuleIndex = usize;
 
-/// Every rule, compiled for look-up.
+/// All rules, compiled for look-up.
 #[derive(Clone, Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
-    domains: BTreeMap<String, Domain>,
+    domains: BTreeMap<String, DomainTree>,
     forms: Forms,
     caller_spec: RuleSpec,
 }
 
-/// Which entries are put in another form before they are looked at.
+/// Which entries are normalised before a look-up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forms {
-    /// Those that hold addresses.
+    /// The entries that hold addresses.
     pub addresses: Addresses,
-    /// Those that hold paths.
+    /// The entries that hold paths.
     pub paths: Paths,
 }
 
@@ -44,48 +44,48 @@ impl Default for Rules {
 }
 
 #[derive(Clone, Debug)]
-struct Domain {
+struct DomainTree {
     matching: Matching,
-    root: Level,
+    root: RuleLevel,
 }
 
-/// What may come next, by key.
+/// The nodes for the next entry, by its key.
 #[derive(Clone, Debug, Default)]
-struct Level {
-    keys: BTreeMap<Vec<u8>, Values>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Values {
-    exact: BTreeMap<Vec<u8>, Node>,
-    patterns: Vec<(Pattern, Node)>,
-    any: Option<Box<Node>>,
+struct RuleLevel {
+    keys: BTreeMap<Vec<u8>, LevelValues>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Node {
+struct LevelValues {
+    exact: BTreeMap<Vec<u8>, RuleNode>,
+    patterns: Vec<(Pattern, RuleNode)>,
+    any: Option<Box<RuleNode>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RuleNode {
     rule: Option<RuleIndex>,
-    next: Level,
+    next: RuleLevel,
 }
 
-/// What a look-up found.
+/// Whether a look-up found the domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The domain is not configured.
     NoDomain,
-    /// It is; which rules matched was told on the way.
+    /// The domain is configured. The look-up has already named the rules that matched.
     Walked,
 }
 
 impl Rules {
-    /// Compiles the domains. Two nodes of one level with the same key and value are the configuration's fault to
-    /// report; here the later one replaces the earlier.
+    /// Compiles the domains. The configuration reports two nodes of one level with the same key and value as a fault;
+    /// here the later one replaces the earlier.
     pub fn compile(domains: Vec<DomainSpec>, addresses: Addresses) -> Self {
         let paths = Paths::default();
         Self::compile_with(domains, Forms { addresses, paths })
     }
 
-    /// The same, with what else is put in another form.
+    /// Compiles the domains with all entries that are to be normalised.
     pub fn compile_with(domains: Vec<DomainSpec>, forms: Forms) -> Self {
         let mut rules = Self {
             forms,
@@ -95,17 +95,17 @@ impl Rules {
             let root = rules.level(&domain.name, domain.nodes, &mut Vec::new());
             rules.domains.insert(
                 domain.name,
-                Domain {
+                DomainTree {
                     matching: domain.matching,
                     root,
                 },
             );
         }
-        rules.tell_apart();
+        rules.make_labels_unique();
         rules
     }
 
-    /// The same rules, and what but the limit holds for callers that carry one: what `defaults` say.
+    /// The same rules. Caller-supplied limits follow `defaults` in everything but the limit.
     #[must_use]
     pub fn with_defaults(self, defaults: &RuleSpec) -> Self {
         Self {
@@ -119,12 +119,12 @@ impl Rules {
         }
     }
 
-    /// What holds for callers that carry their limit.
+    /// The spec of caller-supplied limits, without the limit.
     pub const fn caller_spec(&self) -> &RuleSpec {
         &self.caller_spec
     }
 
-    /// Every rule, in the order of the configuration.
+    /// All rules, in the order of the configuration.
     pub fn all(&self) -> &[Rule] {
         &self.rules
     }
@@ -134,17 +134,17 @@ impl Rules {
         self.rules.get(index)
     }
 
-    /// Which entries are put in another form.
+    /// Which entries are normalised.
     pub const fn forms(&self) -> &Forms {
         &self.forms
     }
 
-    /// How `domain` matches, if it is configured.
+    /// Which rules of `domain` a descriptor matches; `None` if the domain is not configured.
     pub fn matching(&self, domain: &str) -> Option<Matching> {
         self.domains.get(domain).map(|domain| domain.matching)
     }
 
-    /// Tells `found` of each rule that `entries` meet in `domain`, outermost first.
+    /// Calls `found` with each rule of `domain` that `entries` match, outermost first.
     ///
     /// ```
     /// use tidegate_core::pure::{Addresses, Entry, Limit, LimitFault, Rules, Unit};
@@ -188,14 +188,14 @@ impl Rules {
         Lookup::Walked
     }
 
-    fn level(&mut self, domain: &str, nodes: Vec<NodeSpec>, path: &mut Vec<Step>) -> Level {
-        let mut level = Level::default();
+    fn level(&mut self, domain: &str, nodes: Vec<NodeSpec>, path: &mut Vec<PathStep>) -> RuleLevel {
+        let mut level = RuleLevel::default();
         for node in nodes {
             let value = node.value.filter(|value| !value.is_empty());
             let value = value.map(|value| self.forms.of_rule(&node.key, value));
             let pattern = value.as_deref().and_then(Pattern::parse);
             let shared = pattern.is_some() && node.share_threshold;
-            path.push(Step {
+            path.push(PathStep {
                 key: node.key.clone(),
                 value: value.clone(),
                 shared,
@@ -206,7 +206,7 @@ impl Rules {
             });
             let next = self.level(domain, node.children, path);
             path.pop();
-            let compiled = Node { rule, next };
+            let compiled = RuleNode { rule, next };
             let values = level.keys.entry(node.key.into_bytes()).or_default();
             match (value, pattern) {
                 (Some(_), Some(pattern)) => values.patterns.push((pattern, compiled)),
@@ -217,13 +217,14 @@ impl Rules {
         level
     }
 
-    /// Rules that would share a label get the values that tell them apart, or at last a number, as often as it takes.
-    fn tell_apart(&mut self) {
+    /// Makes labels unique: rules with the same label get their values in it, and if that is not enough, a number, as
+    /// often as it takes.
+    fn make_labels_unique(&mut self) {
         self.rename_alike(|rule, _| rule.label_with_values());
         while self.rename_alike(|rule, nth| format!("{}#{nth}", rule.label)) {}
     }
 
-    /// Gives rules of the same label another one. Whether there were any.
+    /// Renames the rules that share a label. Returns whether there were any.
     fn rename_alike(&mut self, rename: impl Fn(&Rule, usize) -> String) -> bool {
         let mut by_label: BTreeMap<String, Vec<RuleIndex>> = BTreeMap::new();
         for (index, rule) in self.rules.iter().enumerate() {
@@ -246,9 +247,9 @@ impl Rules {
     }
 }
 
-impl Values {
+impl LevelValues {
     #[inline]
-    fn find(&self, entry: &Entry<'_>) -> Option<&Node> {
+    fn find(&self, entry: &Entry<'_>) -> Option<&RuleNode> {
         let exact = match self.exact.is_empty() {
             true => None,
             false => self.exact.get(entry.value),
@@ -261,8 +262,8 @@ impl Values {
     }
 
     #[inline(never)]
-    fn by_pattern(&self, entry: &Entry<'_>) -> Option<&Node> {
-        // A path has lost the slash at its end, which `/admin/*` wants to see.
+    fn by_pattern(&self, entry: &Entry<'_>) -> Option<&RuleNode> {
+        // The normal form of a path has no slash at its end, but `/admin/*` has to match it.
         let is_path = entry.kind == ValueKind::Path && !entry.value.ends_with(b"/");
         let folder = is_path.then(|| [entry.value, b"/"].concat());
         let folder = folder.as_deref();
@@ -275,14 +276,14 @@ impl Values {
 }
 
 impl Forms {
-    /// Whether the entry's value may have to be put in another form.
+    /// Whether the entry's value may have to be normalised.
     #[inline]
     pub fn change(&self, entry: &Entry<'_>) -> bool {
         self.addresses.are_under(entry.key) || self.paths.hold(entry)
     }
 
-    /// A rule's value in the form that checks have. A pattern is written about values in that form, and stays as it is
-    /// written.
+    /// A rule's value in the form that the values of checks have. A pattern stays as it is: operators write it for
+    /// values in that form.
     fn of_rule(&self, key: &str, value: String) -> String {
         if let Some(plain) = self.addresses.plain(key.as_bytes(), value.as_bytes()) {
             return plain.as_str().to_owned();
@@ -290,7 +291,7 @@ impl Forms {
         if !self.paths.are_everywhere(key) || value.contains('*') {
             return value;
         }
-        // Only what is no UTF-8 once decoded stays as it is: no check could be told of it as text.
+        // A value that is not UTF-8 after decoding stays as it is, because a rule's value is text.
         String::from_utf8(path::normal(value.as_bytes()).into_owned()).unwrap_or(value)
     }
 }

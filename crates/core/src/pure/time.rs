@@ -1,6 +1,6 @@
-//! Points and lengths of time, and cells, as types that cannot be mixed.
+//! Points in time, lengths of time and cells, as types that cannot be mixed.
 //!
-//! Nothing here reads a clock: `src/clock.rs` does, and hands a [`Moment`] down. All arithmetic saturates.
+//! Nothing here reads a clock: `src/clock.rs` does, and passes a [`Moment`] down. All arithmetic saturates.
 //!
 //! ```
 //! use tidegate_core::pure::{Cells, Nanos, Span};
@@ -14,7 +14,7 @@ use std::fmt;
 /// Nanoseconds in one second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// A point on this pod's monotonic clock, in nanoseconds. No two pods' points compare.
+/// A point on this pod's monotonic clock, in nanoseconds. Points of two pods cannot be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
@@ -39,7 +39,7 @@ impl Nanos {
         Self(self.0.saturating_sub(span.0))
     }
 
-    /// How long ago `earlier` was; nothing if it is yet to come.
+    /// The time since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
@@ -50,7 +50,7 @@ impl Nanos {
 pub struct Span(u64);
 
 impl Span {
-    /// No time at all.
+    /// No time.
     pub const ZERO: Self = Self(0);
 
     /// A length in nanoseconds.
@@ -63,22 +63,22 @@ impl Span {
         Self(seconds.saturating_mul(SECOND))
     }
 
-    /// Nanoseconds in this length.
+    /// The nanoseconds in this length.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds, rounded up: what a client has to wait at least.
+    /// The seconds in this length, rounded up: what a client has to wait at least.
     pub const fn seconds_up(self) -> u64 {
         self.0.div_ceil(SECOND)
     }
 
-    /// This length and `other`.
+    /// The sum of this length and `other`.
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other` away.
+    /// This length without `other`; zero if `other` is longer.
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -88,7 +88,7 @@ impl Span {
         Self(self.0.saturating_mul(cells.0))
     }
 
-    /// How many whole `interval`s fit. An empty interval fits nothing.
+    /// The number of whole `interval`s in this length; zero if the interval is empty.
     pub const fn whole(self, interval: Self) -> Cells {
         match self.0.checked_div(interval.0) {
             Some(cells) => Cells(cells),
@@ -96,7 +96,8 @@ impl Span {
         }
     }
 
-    /// How many `interval`s it reaches into: a cell that has drained in part is still one. An empty interval has none.
+    /// The number of `interval`s in this length, rounded up: a cell that has partly drained still counts. Zero if the
+    /// interval is empty.
     ///
     /// ```
     /// use tidegate_core::pure::{Cells, Span};
@@ -109,8 +110,8 @@ impl Span {
         }
     }
 
-    /// This length seen on another scale: `from` becomes `to`, half of `from` becomes half of `to`. Rounded up,
-    /// so that nobody gains by it.
+    /// This length on another scale: `from` becomes `to`, and half of `from` becomes half of `to`. It is rounded up, so
+    /// that nobody gains by it.
     ///
     /// ```
     /// use tidegate_core::pure::Span;
@@ -131,7 +132,7 @@ pub(crate) fn scale_up(value: u64, from: u64, to: u64) -> u64 {
 }
 
 impl fmt::Display for Span {
-    /// As protobuf's JSON has it: `60s`, `1.2s`, `0.000000001s`.
+    /// The format of protobuf's JSON: `60s`, `1.2s`, `0.000000001s`.
     ///
     /// ```
     /// use tidegate_core::pure::Span;
@@ -156,14 +157,14 @@ impl fmt::Display for Span {
     }
 }
 
-/// Units of cost. One check costs one cell unless it says otherwise.
+/// A number of cells, the unit of cost. A check costs one cell by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cells(u64);
 
 impl Cells {
-    /// None.
+    /// No cells.
     pub const ZERO: Self = Self(0);
-    /// One.
+    /// One cell.
     pub const ONE: Self = Self(1);
 
     /// So many cells.
@@ -171,17 +172,17 @@ impl Cells {
         Self(cells)
     }
 
-    /// How many.
+    /// The number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// These and `other`.
+    /// The sum of these cells and `other`.
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left after taking `other` away.
+    /// These cells without `other`; zero if `other` is more.
     pub const fn less(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
@@ -193,8 +194,8 @@ impl fmt::Display for Cells {
     }
 }
 
-/// When a check happens: on the pod's own clock, which never goes back, and by the calendar, which windows are
-/// aligned to.
+/// When a check happens: by the pod's own clock, which never goes back, and by the calendar, to which windows are
+/// aligned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// The point on this pod's clock.

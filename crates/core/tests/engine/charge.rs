@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tidegate_core::engine::sync::{Pace, PodSync, Trip};
 use tidegate_core::engine::{Answer, Engine, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
-use tidegate_core::pure::sync::{News, NewsKind, Reply, Share, StoreKey, StoreState};
+use tidegate_core::pure::sync::{News, NewsKind, Share, StoreKey, StoreReply, StoreState};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, ask, engine, left, reporting_engine};
 use tidegate_testing::rules::{a_second, node, rule, rules};
@@ -269,7 +269,7 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
     for call in rounds.turn(engine, later).calls {
         let delta = call.deltas.first().expect("one key");
         store_state += delta.gross.get();
-        let reply = Reply {
+        let reply = StoreReply {
             applied: true,
             sequence: call.sequence,
             gross: delta.gross,

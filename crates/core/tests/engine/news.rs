@@ -4,7 +4,7 @@
 use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, News, NewsKind, Reply, Share, StoreKey, StoreState,
+    Call, HeartbeatReply, News, NewsKind, Share, StoreKey, StoreReply, StoreState,
 };
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, ask, reporting_engine};
@@ -98,7 +98,7 @@ impl Pod {
     fn reply(&mut self, call: &Call, store_state: Vec<StoreState>) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
-        let reply = Reply {
+        let reply = StoreReply {
             applied: !call.deltas.is_empty(),
             sequence: call.sequence,
             gross: self.settled,

@@ -5,7 +5,7 @@ use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, News, NewsKind, Refund, Reply, Share, StoreState, Taken,
+    Call, HeartbeatReply, News, NewsKind, Refund, Share, StoreReply, StoreState, TakeReply,
 };
 use tidegate_core::pure::{
     Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span, Unit,
@@ -183,7 +183,7 @@ impl Pod {
     pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: Trip) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
-        let reply = Reply {
+        let reply = StoreReply {
             applied: true,
             sequence: call.sequence,
             gross: self.settled,
@@ -349,7 +349,7 @@ fn a_refund_of_a_strict_carried_limit_reaches_the_store() {
         demand: 0,
         capped: false,
     };
-    let taken = Ok(Taken {
+    let taken = Ok(TakeReply {
         taken: true,
         state: store_state,
     });

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidegate_core::engine::store_request::StoreFailure;
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Source, StorePlan, Verdict};
 use tidegate_core::pure::rule::{Consistency, NodeSpec, OnStoreError, RuleSpec};
-use tidegate_core::pure::sync::{StoreKey, StoreState, Take, Taken, Terms};
+use tidegate_core::pure::sync::{StoreKey, StoreState, Take, TakeReply, Terms};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, reporting_engine, setup};
 use tidegate_testing::rules::{a_second, node, rule, rules};
@@ -21,7 +21,7 @@ struct Store {
 }
 
 impl Store {
-    fn take(&mut self, take: &Take, now: u64) -> Result<Taken, StoreFailure> {
+    fn take(&mut self, take: &Take, now: u64) -> Result<TakeReply, StoreFailure> {
         self.asked += 1;
         if self.away {
             return Err(StoreFailure);
@@ -40,7 +40,7 @@ impl Store {
                     false => level,
                 };
                 *tat = now + level;
-                Taken {
+                TakeReply {
                     taken,
                     state: StoreState::Level {
                         level: Span::nanos(level),
@@ -60,7 +60,7 @@ impl Store {
                 if taken || take.charge {
                     *current += take.cost.get();
                 }
-                Taken {
+                TakeReply {
                     taken,
                     state: StoreState::Window {
                         current: Cells::new(*current),
@@ -229,7 +229,7 @@ fn a_sliding_window_follows_both_counts_of_the_store() {
     let engine = engine(vec![node("a", strict(limit, Algorithm::SlidingWindow))]);
     let at = START + SECOND / 2;
     let plan = asking(begin(&engine, &["a"], 1, at));
-    let refusal = Taken {
+    let refusal = TakeReply {
         taken: false,
         state: StoreState::Window {
             current: Cells::new(6),

@@ -1,4 +1,5 @@
-//! A lane's books over random histories of lost calls, lost and stale answers, late duplicates, failovers and wipes.
+//! The book of a lane over random histories of lost calls, lost and stale answers, late duplicates, failovers and
+//! wipes.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +7,27 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::pure::sync::{
-    Call, Delta, Known, Lane, LaneBook, Outcome, Reply, Share, Step, StoreKey, Terms,
+    Call, Delta, KnownUsage, Lane, LaneBook, LaneOutcome, LaneStep, Share, StoreKey, StoreReply,
+    Terms,
 };
 use tidegate_core::pure::{Cells, Nanos, Span};
 
-/// What may happen.
+/// One step of a history.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A batch of these deltas is frozen, if the lane is idle.
+    /// The pod freezes a batch of these deltas, if the lane is idle.
     Freeze(Vec<u64>),
-    /// A call is sent. Either way may fail.
+    /// The pod sends a call. The network may lose the call or the answer.
     Exchange { arrives: bool, answered: bool },
-    /// A probe is sent and answered.
+    /// The pod sends a probe, and the store answers it.
     Probe,
-    /// A call sent before arrives once more.
+    /// An earlier call arrives once more.
     Duplicate(prop::sample::Index),
-    /// An answer given before arrives once more.
+    /// An earlier answer arrives once more.
     StaleAnswer(prop::sample::Index),
-    /// A failover to a copy that lacks so many calls.
+    /// The store fails over to a replica that lacks so many calls.
     Failover(usize),
-    /// The store that was failed over last is back.
+    /// The store before the last failover is back.
     FailBack,
     /// The store loses everything.
     Wipe,
@@ -42,7 +44,7 @@ fn freeze() -> impl Strategy<Value = Event> {
     vec(1_u64..100, 1..4).prop_map(Event::Freeze)
 }
 
-/// Calls and answers get lost and arrive again.
+/// The network loses and repeats calls and answers.
 fn network() -> BoxedStrategy<Event> {
     prop_oneof![
         8 => freeze(),
@@ -54,7 +56,7 @@ fn network() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// And the store loses what it had acknowledged.
+/// The same, and the store loses what it had acknowledged.
 fn failovers() -> BoxedStrategy<Event> {
     prop_oneof![
         16 => network(),
@@ -65,7 +67,7 @@ fn failovers() -> BoxedStrategy<Event> {
     .boxed()
 }
 
-/// And so much time passes that batches are no longer kept.
+/// The same, and so much time passes that the book no longer keeps some batches.
 fn everything() -> BoxedStrategy<Event> {
     prop_oneof![12 => failovers(), 1 => (0_u64..40_000).prop_map(Event::Wait)].boxed()
 }
@@ -84,7 +86,7 @@ fn delta(name: u64, cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::even(3),
         live: false,
-        known: Known::default(),
+        known: KnownUsage::default(),
     }
 }
 
@@ -92,7 +94,7 @@ fn gross(deltas: &[Delta]) -> u64 {
     deltas.iter().map(|delta| delta.gross.get()).sum()
 }
 
-/// The calls a store has applied. It applies one only after the one that came before it.
+/// The calls that a store has applied. It applies a call only after the one that preceded it.
 #[derive(Clone, Debug, Default)]
 struct Store(Vec<Call>);
 
@@ -105,12 +107,12 @@ impl Store {
         self.0.iter().map(|call| gross(&call.deltas)).sum()
     }
 
-    fn receive(&mut self, call: &Call) -> Reply {
+    fn receive(&mut self, call: &Call) -> StoreReply {
         let applied = call.previous == self.sequence();
         if applied && call.sequence != call.previous {
             self.0.push(call.clone());
         }
-        Reply {
+        StoreReply {
             applied,
             sequence: self.sequence(),
             gross: Cells::new(self.gross()),
@@ -126,8 +128,8 @@ struct World {
     store: Store,
     former: Store,
     sent: Vec<Call>,
-    answers: Vec<Reply>,
-    /// What was frozen, by its number.
+    answers: Vec<StoreReply>,
+    /// The frozen deltas, by their sequence number.
     frozen: BTreeMap<u64, Vec<Delta>>,
     settled: Vec<u64>,
     total: u64,
@@ -228,14 +230,15 @@ impl World {
         }
     }
 
-    fn probe(&mut self) -> Outcome {
+    fn probe(&mut self) -> LaneOutcome {
         let reply = self.store.receive(&self.book.probe());
         let outcome = self.book.answered_probe(&reply, self.now);
         self.note(&outcome);
         outcome
     }
 
-    /// One number is one content. What is reported late is billed net; what was admitted never changes.
+    /// A sequence number always names the same batch. A late report is net of what has drained; the admitted cells
+    /// never change.
     fn is_as_frozen(&self, call: &Call) {
         let frozen = self.frozen.get(&call.sequence).expect("a number we gave");
         assert_eq!(frozen.len(), call.deltas.len());
@@ -245,39 +248,39 @@ impl World {
         }
     }
 
-    fn note(&mut self, outcome: &Outcome) {
+    fn note(&mut self, outcome: &LaneOutcome) {
         self.lost += outcome.lost.get();
         self.found += outcome.found.get();
         match &outcome.step {
-            Step::Settled(batch) => {
+            LaneStep::Settled(batch) => {
                 assert_eq!(Some(&batch.deltas), self.frozen.get(&batch.sequence));
                 assert!(!self.settled.contains(&batch.sequence), "settled twice");
                 self.settled.push(batch.sequence);
             }
-            Step::Adopted => panic!("every number here is ours"),
-            Step::Behind | Step::Replayed | Step::Unchanged => {}
+            LaneStep::Adopted => panic!("every number here is ours"),
+            LaneStep::Behind | LaneStep::Replayed | LaneStep::Unchanged => {}
         }
     }
 
-    /// What was frozen is in one place, at any time.
+    /// Every frozen cell is in exactly one place, at any time.
     fn balances(&self) {
         let books = self.book.settled().get() + self.book.in_flight().get();
         assert_eq!(self.total + self.found, books + self.lost);
     }
 
-    /// The network and the store behave from now on.
+    /// From now on the network and the store lose nothing.
     fn calms_down(&mut self) {
         for _ in 0..2_000 {
             if !self.book.is_idle() {
                 self.exchange(true, true);
-            } else if self.probe().step == Step::Unchanged {
+            } else if self.probe().step == LaneStep::Unchanged {
                 return;
             }
         }
         panic!("it never comes to rest");
     }
 
-    /// The store has every batch once, but for what was reported as lost.
+    /// The store has every batch once, except for the cells that the book counted as lost.
     fn is_complete(&self) {
         self.balances();
         assert_eq!(self.book.in_flight(), Cells::ZERO);

@@ -1,6 +1,6 @@
-//! The state machines of `pure::sync` against a world that loses, repeats and forgets.
+//! The state machines of `pure::sync` against a network that loses and repeats calls, and a store that forgets.
 //!
-//! `lane.rs` has a toy store and a network, and the property that every cell is counted once.
+//! `lane.rs` has a toy store and a network, and the property that the store counts every cell once.
 #![expect(
     clippy::expect_used,
     clippy::panic,

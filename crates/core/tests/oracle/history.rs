@@ -1,39 +1,38 @@
-//! Random limits, and histories that dwell on their edges.
+//! Random limits, and histories with many checks at the edges of windows and intervals.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_core::pure::{Limit, Unit};
 
-/// The most checks of a history.
+/// The most checks in a history.
 const STEPS_MAX: usize = 200;
 
-/// The latest time a history starts at, short of the end of all clocks: room for a bucket of a hundred years.
+/// The latest time of a check. It leaves room for a bucket of a hundred years before the end of 64 bits.
 const START_MAX: u64 = u64::MAX / 2;
 
-/// A limit and what happens to it.
+/// A limit, and the checks under it.
 #[derive(Clone, Debug)]
 pub struct History {
     pub limit: Limit,
     pub checks: Vec<Check>,
 }
 
-/// One check.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
     pub at: u64,
     pub cost: u64,
-    /// Whether it counts though denied.
+    /// Whether the check counts even if it is denied.
     pub counted: bool,
 }
 
-/// Which way time goes.
+/// The directions in which time may step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Time {
     Forward,
     AlsoBack,
 }
 
-/// How many cells per window.
+/// The cells per window.
 fn requests() -> impl Strategy<Value = u64> {
     prop_oneof![
         1 => Just(0),
@@ -70,14 +69,23 @@ pub fn level_limit() -> impl Strategy<Value = Limit> {
     ])
 }
 
-/// Limits of the windowed family, which know no burst.
+/// Limits of the windowed family, which have no burst.
 pub fn window_limit() -> impl Strategy<Value = Limit> {
     limit(Just(None))
 }
 
-/// How long after the one before: which kind of step, and where in its range. Plain numbers rather than a strategy
-/// for each kind, which would take longer than the tests. `pace` is about how many steps go into a window.
-fn step(limit: &Limit, (time, pace): (Time, u16), kind: u8, place: u64) -> i64 {
+/// How the checks of a history follow each other.
+#[derive(Clone, Copy)]
+struct Tempo {
+    time: Time,
+    /// About the number of checks in a window.
+    pace: u16,
+}
+
+/// The time from one check to the next: `kind` picks a kind of step, and `place` a point in its range. These are plain
+/// numbers, because a strategy for each kind would take longer than the tests.
+fn step(limit: &Limit, tempo: Tempo, kind: u8, place: u64) -> i64 {
+    let Tempo { time, pace } = tempo;
     let signed = |span: u64| i64::try_from(span).expect("a span of a limit fits");
     let (interval, window) = (limit.interval().get(), limit.window().get());
     let within = |most: u64| signed(place % most.saturating_add(1));
@@ -141,7 +149,7 @@ pub fn history(limit: impl Strategy<Value = Limit>, time: Time) -> impl Strategy
             let checks = drawn
                 .into_iter()
                 .map(|(kind, place, cost_kind, cost_place, counted)| {
-                    let step = step(&limit, (time, pace), kind, place);
+                    let step = step(&limit, Tempo { time, pace }, kind, place);
                     at = at.saturating_add_signed(step).min(START_MAX);
                     Check {
                         at,
@@ -157,7 +165,7 @@ pub fn history(limit: impl Strategy<Value = Limit>, time: Time) -> impl Strategy
     })
 }
 
-/// Any number, often near an end of what there is.
+/// Any number, often near one of the ends of its range.
 pub fn ends() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),

@@ -1,4 +1,4 @@
-//! What is true of every history of GCRA, the token bucket and the leaky bucket.
+//! Properties of every history of GCRA, the token bucket and the leaky bucket.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -9,7 +9,7 @@ use crate::config;
 use crate::history::{Check, History, Time, ends, history, level_limit};
 use crate::model::{Model, Queue, Tokens, Water};
 
-/// The shape of all three.
+/// The type of all three algorithms.
 type Decide = fn(&Limit, Nanos, Nanos, Cells) -> (Nanos, Standing);
 
 /// Runs a history beside its model, and shows each step to `also`.
@@ -43,7 +43,7 @@ fn agree<M: Model>(
     Ok(())
 }
 
-/// Waiting as long as told is enough for one client, and a nanosecond less is not.
+/// The wait of the answer is enough for one client, and a nanosecond less is not.
 fn waits(check: Check, wait: Span, allowed: impl Fn(Nanos) -> bool) -> TestCaseResult {
     let after = Nanos::new(check.at).after(wait);
     let before = after.before(Span::nanos(1));
@@ -76,7 +76,7 @@ proptest! {
         })?;
     }
 
-    /// Who is admitted is told the wait until its turn, and turns are an interval apart for each cell.
+    /// An admitted check learns the wait until its turn, and turns are one interval per cell apart.
     #[test]
     fn the_leaky_bucket_is_a_queue_that_leaves_at_a_steady_pace(history in history(level_limit(), Time::Forward)) {
         let interval = history.limit.interval();

@@ -1,8 +1,8 @@
-//! Every algorithm against a slow, exact model of its own definition, over random histories.
+//! Every algorithm against a slow, exact model of its definition, over random histories.
 //!
 //! `model.rs` has the models, which share no code with the algorithms; `history.rs` draws limits, times and costs;
-//! `level.rs` and `windows.rs` have the properties. A failure prints the smallest history that shows it. No file is
-//! written: what was found becomes a table test beside the algorithm.
+//! `level.rs` and `windows.rs` have the properties. A failure prints the smallest history that shows it. The tests
+//! write no regression file: a failure becomes a table test beside the algorithm.
 #![expect(
     clippy::expect_used,
     reason = "a test that expects too much fails, as it should"
@@ -15,7 +15,7 @@ mod windows;
 
 use proptest::test_runner::Config;
 
-/// Many histories, and no files.
+/// Many histories, and no regression files.
 fn config() -> Config {
     Config {
         cases: 512,

@@ -1,11 +1,11 @@
-//! The models: each algorithm as its definition has it, in whole numbers wide enough for anything, with no bound on
-//! memory and no cleverness.
+//! The models: each algorithm written straight from its definition, in integers wide enough for any result, without a
+//! bound on memory and without optimisation.
 
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::Limit;
 
-/// Time one cell costs.
+/// The time that one cell costs.
 fn interval(limit: &Limit) -> u128 {
     let (window, requests) = (window(limit), u128::from(limit.requests()));
     let short = window / requests.max(1);
@@ -28,7 +28,7 @@ fn requests(limit: &Limit) -> u128 {
     u128::from(limit.requests())
 }
 
-/// What a model says: whether it fits, and what fits now, before that.
+/// A model's answer: whether the check fits, and the cells that fit before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub allowed: bool,
@@ -41,7 +41,7 @@ pub trait Model: Default {
     fn book(&mut self, limit: &Limit, at: u64, cost: u64);
 }
 
-/// GCRA: water that drains a nanosecond's worth a nanosecond, out of a vessel of `burst` intervals.
+/// GCRA: water in a vessel of `burst` intervals, which drains one nanosecond's worth per nanosecond.
 #[derive(Clone, Debug, Default)]
 pub struct Water {
     at: u128,
@@ -49,7 +49,7 @@ pub struct Water {
 }
 
 impl Water {
-    /// The level, also as it was a little before the last time.
+    /// The level at `at`, which may be a little before the last booking.
     pub fn level(&self, at: u64) -> u128 {
         let at = u128::from(at);
         if at >= self.at {
@@ -75,8 +75,8 @@ impl Model for Water {
     }
 }
 
-/// Token bucket: tokens in parts of an interval, missing rather than present so that it starts full. They may be
-/// fewer than none when seen from before the last time.
+/// Token bucket: tokens in nanoseconds of an interval. It counts the missing ones, so that it starts full. Before the
+/// time of the last booking there may be fewer than zero tokens.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     at: u64,
@@ -110,20 +110,20 @@ impl Model for Tokens {
     }
 }
 
-/// Leaky bucket: every batch that was queued, with the turn of its first cell. Time does not go back.
+/// Leaky bucket: every queued batch, with the turn of its first cell. Time does not go back.
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     batches: Vec<(u128, u128)>,
 }
 
 impl Queue {
-    /// When the next in line has its turn.
+    /// The turn of the next batch.
     pub fn turn(&self, limit: &Limit, at: u64) -> u128 {
         let (first, cells) = self.batches.last().copied().unwrap_or_default();
         u128::from(at).max(first + cells * interval(limit))
     }
 
-    /// What has not left, in parts of an interval.
+    /// What has not left yet, in nanoseconds.
     fn waiting(&self, limit: &Limit, at: u64) -> u128 {
         let batch = |&(first, cells): &(u128, u128)| {
             let whole = cells * interval(limit);
@@ -148,7 +148,7 @@ impl Model for Queue {
     }
 }
 
-/// The counts of every window there ever was, and the last one counted in.
+/// The counts of all windows, and the last window with a count.
 #[derive(Clone, Debug, Default)]
 struct Calendar {
     counts: BTreeMap<u128, u128>,
@@ -156,7 +156,7 @@ struct Calendar {
 }
 
 impl Calendar {
-    /// The window a check counts in and how far into it; nothing if the calendar was set back.
+    /// The window in which a check counts, and the time since it began; `None` if somebody has set the calendar back.
     fn place(&self, limit: &Limit, at: u64) -> Option<(u128, u128)> {
         let start = self.last * window(limit);
         if u128::from(at) + window(limit) < start {
@@ -231,20 +231,20 @@ impl Model for Sliding {
     }
 }
 
-/// Sliding log: everything that was ever booked.
+/// Sliding log: all bookings.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     booked: Vec<(u128, u128)>,
 }
 
 impl Log {
-    /// The time a check is dealt with; nothing if the calendar was set back.
+    /// The time at which a check is decided; `None` if somebody has set the calendar back.
     fn at(&self, limit: &Limit, at: u64) -> Option<u128> {
         let last = self.booked.last().map_or(0, |&(last, _)| last);
         (u128::from(at) + window(limit) >= last).then(|| u128::from(at).max(last))
     }
 
-    /// What is younger than a window and `late` more.
+    /// The cells that are younger than a window plus `late`.
     pub fn used(&self, limit: &Limit, at: u64, late: u128) -> u128 {
         let Some(at) = self.at(limit, at) else {
             return 0;

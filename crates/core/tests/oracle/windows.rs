@@ -1,4 +1,4 @@
-//! What is true of every history of the fixed window, the sliding window and the sliding log.
+//! Properties of every history of the fixed window, the sliding window and the sliding log.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
@@ -20,8 +20,8 @@ fn fresh(algorithm: Algorithm) -> WindowState {
     WindowState::new(algorithm).expect("a windowed algorithm")
 }
 
-/// Decides one check and looks at what must hold of any: a look says the same and changes nothing, a denial changes
-/// nothing, waits are exact, and an idle state is as if never used.
+/// Decides one check and asserts what holds for all of them: a look gives the same answer and changes nothing, a denial
+/// changes nothing, waits are exact, and an idle state is like that of an unused key.
 fn step(state: &mut WindowState, limit: &Limit, check: Check) -> Result<Standing, TestCaseError> {
     let (unix, cost) = (Span::nanos(check.at), Cells::new(check.cost));
     let before = state.clone();
@@ -66,7 +66,7 @@ fn step(state: &mut WindowState, limit: &Limit, check: Check) -> Result<Standing
     Ok(standing)
 }
 
-/// Runs a history beside its model, rejected checks counted where the history says so.
+/// Runs a history beside its model. Denied checks count where the history says so.
 fn agree<M: Model>(
     algorithm: Algorithm,
     History { limit, checks }: &History,
@@ -123,8 +123,8 @@ proptest! {
         agree::<Log>(Algorithm::SlidingLog, &history, false)?;
     }
 
-    /// Whatever the limit, the log never admits what the whole list of its admissions would not, and what it holds on
-    /// to it holds for less than a part of the window longer.
+    /// For any limit, the log never admits a check that the complete list of its admissions would deny, and it keeps
+    /// cells for less than a part of the window too long.
     #[test]
     fn the_log_is_never_too_generous_and_hardly_too_strict(
         History { limit, checks } in history(window_limit(), Time::AlsoBack), count_rejected: bool
@@ -149,7 +149,7 @@ proptest! {
         }
     }
 
-    /// No calendar window of the first two admits more than its limit, and no window at all of the log.
+    /// The first two admit no more than the limit in any calendar window, and the log in any window at all.
     #[test]
     fn no_window_admits_more_than_its_limit(
         History { limit, checks } in history(window_limit(), Time::Forward)
@@ -176,8 +176,8 @@ proptest! {
         }
     }
 
-    /// Given back at once, an admission was never made, for anyone. From behind the state's time it may be held
-    /// against somebody, never for.
+    /// An admission that is given back at once leaves no trace. If its time is before the state's time, it may leave
+    /// less room than before, never more.
     #[test]
     fn what_is_given_back_was_never_taken(
         history in history(window_limit(), Time::Forward), cost in 1..=5_u64, back in 0..=1_000_u64
@@ -203,7 +203,7 @@ proptest! {
         }
     }
 
-    /// After a reload half full is half full, to within a cell, and never less.
+    /// After a reload half full stays half full, to within a cell, and never less.
     #[test]
     fn another_limit_keeps_the_fullness(
         history in history(window_limit(), Time::Forward), to in window_limit(), same_window: bool
@@ -229,7 +229,7 @@ proptest! {
             let mut least = (before * new).div_ceil(old);
             let mut most = least;
             if algorithm == Algorithm::SlidingWindow {
-                // An estimate is known rounded down, and goes over in nanoseconds of its window.
+                // The estimate is rounded down, and the conversion counts nanoseconds of its window.
                 least = before * new / old;
                 most = ((before + 1) * new).div_ceil(old) + 1 + new / u128::from(from.window().get());
             }

@@ -8,8 +8,8 @@ mod values;
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Known, Lane, News, NewsKind, Refund, Reply, StoreKey, StoreState,
-    Terms,
+    BucketKind, Call, Delta, KnownUsage, Lane, News, NewsKind, Refund, StoreKey, StoreReply,
+    StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -56,7 +56,7 @@ struct ModelCall {
 
 impl StoreModel {
     /// What `apply.lua` does at `now_us` for the pod of this incarnation.
-    pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> Reply {
+    pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> StoreReply {
         let place = (call.lane, incarnation);
         let (record, poisoned) = match self.records.get(&place) {
             Some(StoredRecord::Record(record)) => (*record, 0),
@@ -85,7 +85,7 @@ impl StoreModel {
             self.records.insert(place, StoredRecord::Record(after));
             self.news.append(&mut round.news);
         }
-        Reply {
+        StoreReply {
             applied: round.applied,
             sequence: after.sequence,
             gross: Cells::new(after.gross),
@@ -194,7 +194,7 @@ impl ModelCall {
         &mut self,
         kind: BucketKind,
         stored: Option<StoredValue>,
-        known: Known,
+        known: KnownUsage,
         terms: [u64; 3],
     ) -> AgedLevel {
         let [_, capacity, debt_max] = terms;
@@ -265,7 +265,7 @@ impl ModelCall {
         terms: [u64; 3],
     ) -> (StoreState, StoredValue) {
         let [_, capacity, _] = terms;
-        let known = Known::assumed(&refund.terms);
+        let known = KnownUsage::assumed(&refund.terms);
         let aged = self.aged(refund.key.kind, stored, known, terms);
         // The price is rounded down to a microsecond; the rest stays used.
         let price = (refund.price.get() / 1_000).min(SENT_MAX);
@@ -298,7 +298,9 @@ impl ModelCall {
         window: u64,
         most: u64,
     ) -> (StoreState, StoredValue) {
-        let assumed = Known::assumed(&refund.terms).cells.min(Cells::new(most));
+        let assumed = KnownUsage::assumed(&refund.terms)
+            .cells
+            .min(Cells::new(most));
         let (mut after, at) = self.windows_at(stored, window, assumed);
         let left = (after.index + 1) * window - at;
         let cells = refund.cells.get();

@@ -11,7 +11,7 @@ use super::table::{Booking, BucketState, Size};
 use super::{Buckets, KeyBucket, fold};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
-use crate::pure::sync::{Known, ShareCode, StoreState, Trigger};
+use crate::pure::sync::{KnownUsage, ShareCode, StoreState, Trigger};
 use crate::pure::{Cells, Nanos, Span, Standing};
 
 /// A key with a caller-supplied limit.
@@ -161,8 +161,8 @@ impl<'t> KeyBucket<'t> for CallerBucket<'t, '_> {
         })
     }
 
-    fn known(&self, frozen: &FrozenCells) -> Known {
-        Known {
+    fn known(&self, frozen: &FrozenCells) -> KnownUsage {
+        KnownUsage {
             level: frozen.tat.since(frozen.at).less(frozen.price),
             cells: Cells::ZERO,
         }

@@ -16,7 +16,7 @@ use crate::engine::snapshot::RuleState;
 use crate::engine::stats::Stat;
 use crate::pure::algorithm::gcra;
 use crate::pure::rule::RuleSpec;
-use crate::pure::sync::{BucketKind, Known, ShareCode, StoreKey, StoreState, Trigger};
+use crate::pure::sync::{BucketKind, KnownUsage, ShareCode, StoreKey, StoreState, Trigger};
 use crate::pure::{Cells, Limit, Moment, Nanos, Span, Standing};
 
 /// A key of a level rule.
@@ -460,8 +460,8 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
         })
     }
 
-    fn known(&self, frozen: &FrozenCells) -> Known {
-        Known {
+    fn known(&self, frozen: &FrozenCells) -> KnownUsage {
+        KnownUsage {
             level: frozen.tat.since(frozen.at).less(frozen.price),
             cells: Cells::ZERO,
         }

@@ -45,7 +45,7 @@ use super::stats::{Stat, Stats};
 use super::sync_queue::SyncQueue;
 use crate::pure::limit::CAPACITY_MAX;
 use crate::pure::rule::RuleSpec;
-use crate::pure::sync::{BucketKind, Known, ShareCode, StoreKey, StoreState, Trigger};
+use crate::pure::sync::{BucketKind, KnownUsage, ShareCode, StoreKey, StoreState, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span, Standing};
 use caller::CallerBucket;
 use caller_map::CallerMap;
@@ -99,7 +99,7 @@ pub(super) trait KeyBucket<'t> {
     /// Collects the pending cells for a batch. The key keeps its place until it lands. `None` if it is not held.
     fn freeze(&self) -> Option<FrozenCells>;
     /// How full the key is without the cells that were just collected.
-    fn known(&self, frozen: &FrozenCells) -> Known;
+    fn known(&self, frozen: &FrozenCells) -> KnownUsage;
     /// Collects the pending cells, which go into no batch.
     fn take_silent(&self) -> SilentCells;
     /// Collects the pending cells that are billed at their full price although the key is granted by share from now on.
@@ -202,7 +202,7 @@ impl<'t> KeyBucket<'t> for Bucket<'t, '_> {
         each_kind!(self, it => it.freeze())
     }
 
-    fn known(&self, frozen: &FrozenCells) -> Known {
+    fn known(&self, frozen: &FrozenCells) -> KnownUsage {
         each_kind!(self, it => it.known(frozen))
     }
 

@@ -7,7 +7,7 @@ use crate::engine::answer::Source;
 use crate::engine::snapshot::RuleState;
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
 use crate::pure::rule::Consistency;
-use crate::pure::sync::{Reading, ShareCode, StoreKey, StoreState, Terms};
+use crate::pure::sync::{ShareCode, StoreKey, StoreReading, StoreState, Terms};
 use crate::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rule, Span, Standing};
 
 /// A key of one rule, with the limit that holds for it.
@@ -80,8 +80,8 @@ impl Subject<'_> {
     }
 
     /// How full the key is, by what the store says of it.
-    pub(in crate::engine) fn reading(&self, state: StoreState) -> Reading {
-        Reading::new(&self.limit, state)
+    pub(in crate::engine) fn reading(&self, state: StoreState) -> StoreReading {
+        StoreReading::new(&self.limit, state)
     }
 
     /// The longest that cells of a healthy key wait for a report: the store bills them in full, so they must be young.
@@ -132,7 +132,7 @@ impl Subject<'_> {
     /// As much of a published level as this pod takes in.
     pub(super) fn news_level(&self, level: Span) -> Span {
         let rarest = Span::nanos(u64::MAX);
-        level.min(self.terms().heard_every(rarest).level_max())
+        level.min(self.terms().published_every(rarest).level_max())
     }
 
     pub(super) fn window(&self) -> WindowKey<'_> {

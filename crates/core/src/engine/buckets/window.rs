@@ -12,7 +12,7 @@ use super::window_map::{Grant, WindowAdmission, WindowCounts, WindowReport};
 use super::{Buckets, KeyBucket};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
-use crate::pure::sync::{Known, ShareCode, StoreState, Trigger};
+use crate::pure::sync::{KnownUsage, ShareCode, StoreState, Trigger};
 use crate::pure::{Cells, Nanos, Span, Standing};
 
 /// A key of a windowed rule.
@@ -161,9 +161,9 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         })
     }
 
-    fn known(&self, frozen: &FrozenCells) -> Known {
+    fn known(&self, frozen: &FrozenCells) -> KnownUsage {
         let used = self.buckets.windows.used(&self.subject.window());
-        Known {
+        KnownUsage {
             level: Span::ZERO,
             cells: used.less(frozen.cells),
         }

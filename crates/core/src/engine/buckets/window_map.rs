@@ -550,7 +550,7 @@ impl WindowMap {
         let Some(state) = remembered else {
             return (fresh(key, opening), Cells::ZERO);
         };
-        let reported = state.counted(key.limit, key.unix);
+        let reported = state.cells_in_window(key.limit, key.unix);
         (state, reported)
     }
 
@@ -562,7 +562,7 @@ impl WindowMap {
             used: ghost.used,
         };
         let algorithm = key.rule.spec.algorithm;
-        let state = WindowState::remembered(algorithm, key.limit, summary, key.unix);
+        let state = WindowState::from_summary(algorithm, key.limit, summary, key.unix);
         // Of a longer window, or from before the calendar was set back: what is used of this window ends with it.
         if let Some(now_ends) = ghost_of(&state, key.limit, key.unix)
             && now_ends.ends < ghost.ends
@@ -672,7 +672,7 @@ const fn algorithm(state: &WindowState) -> Algorithm {
 }
 
 fn fresh(key: &WindowKey<'_>, opening: Cells) -> WindowState {
-    let counts = || WindowState::Fixed(fixed_window::State::default());
+    let counts = || WindowState::Fixed(fixed_window::FixedWindowState::default());
     let mut state = WindowState::new(key.rule.spec.algorithm).unwrap_or_else(counts);
     if opening > Cells::ZERO {
         state.charge(key.limit, key.unix, opening);

@@ -3,7 +3,7 @@
 use super::HOLD;
 use super::overdue::Overdue;
 use super::phase::{Flight, Phase, PhaseEvent};
-use crate::pure::sync::{Allowance, Demand, Reading, Share, Terms};
+use crate::pure::sync::{Allowance, Demand, Share, StoreReading, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// A key that this pod reports, or looked at because it might have to.
@@ -173,7 +173,7 @@ impl KeySync {
     }
 
     /// Learns this pod's part of the key's demand from an answer, and how long the key denies or stays loud.
-    pub(super) fn learn(&mut self, reading: &Reading, pods: u64, now: Nanos) {
+    pub(super) fn learn(&mut self, reading: &StoreReading, pods: u64, now: Nanos) {
         if reading.demand > 0 {
             let measured = Demand::weight(self.demand.at(now), reading.demand);
             self.weight = measured.min(self.weight.grown(pods));

@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::engine::buckets::KeyBucket;
 use crate::engine::buckets::{BucketAddress, FrozenCells, StoreAnswer};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, Known, Lane, Reply, Share, Step, StoreKey,
-    StoreState, Trigger,
+    BATCH_MAX, Batch, CALL_COST, Call, Delta, KnownUsage, Lane, LaneStep, Share, StoreKey,
+    StoreReply, StoreState, Trigger,
 };
 use crate::pure::{Cells, Nanos, Span};
 
@@ -268,12 +268,12 @@ impl PodSync {
         key_sync.happen(PhaseEvent::Send(flight));
         let known = match &subject {
             Some(subject) if key_sync.is_answered => here.engine.bucket(subject).known(&frozen),
-            Some(_) | None => Known::assumed(&key_sync.terms),
+            Some(_) | None => KnownUsage::assumed(&key_sync.terms),
         };
         let news_step = self.news_pacing.step();
         Some(Delta {
             key,
-            terms: key_sync.terms.heard_every(news_step),
+            terms: key_sync.terms.published_every(news_step),
             gross,
             price,
             billed: gross,
@@ -285,7 +285,13 @@ impl PodSync {
     }
 
     /// A lane's call was answered.
-    pub(super) fn lane_answered(&mut self, here: &Here<'_>, lane: Lane, reply: &Reply, trip: Trip) {
+    pub(super) fn lane_answered(
+        &mut self,
+        here: &Here<'_>,
+        lane: Lane,
+        reply: &StoreReply,
+        trip: Trip,
+    ) {
         let now = here.now();
         self.note_refunds(here);
         self.lane_mut(lane).unanswered_since = None;
@@ -303,24 +309,24 @@ impl PodSync {
         self.totals.lost.store = self.totals.lost.store.plus(outcome.lost);
         self.totals.found = self.totals.found.plus(outcome.found);
         match outcome.step {
-            Step::Settled(batch) => {
+            LaneStep::Settled(batch) => {
                 self.totals.rounds.settled += 1;
                 match called == batch.sequence {
                     true => self.settled(here, &batch, reply, trip.anchor()),
                     false => self.settled_unseen(here, &batch),
                 }
             }
-            Step::Behind => {
+            LaneStep::Behind => {
                 self.totals.rounds.replayed += 1;
                 // What lost this lane's writes has lost others' too.
                 self.doubt(self.shard(lane));
             }
-            Step::Replayed | Step::Adopted => self.totals.rounds.replayed += 1,
-            Step::Unchanged => {}
+            LaneStep::Replayed | LaneStep::Adopted => self.totals.rounds.replayed += 1,
+            LaneStep::Unchanged => {}
         }
     }
 
-    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
+    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &StoreReply, anchor: Nanos) {
         for (delta, state) in batch.deltas.iter().zip(&reply.states) {
             self.key_answered(here, delta, *state, anchor);
         }

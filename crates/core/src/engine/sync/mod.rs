@@ -29,7 +29,7 @@ use super::{Engine, Snapshot};
 use crate::engine::buckets::KeyBucket;
 use crate::pure::sync::{
     Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, LaneBook, Link, News, Refund,
-    Reply, Share, StoreKey,
+    Share, StoreKey, StoreReply,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 use figures::{KeyCounts, Totals};
@@ -269,7 +269,7 @@ impl PodSync {
     }
 
     /// The store answered.
-    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &Reply, trip: Trip) {
+    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &StoreReply, trip: Trip) {
         let snapshot = engine.snapshot();
         let here = Here {
             engine,

@@ -1,53 +1,53 @@
 //! Fixed window: so many cells per window of the calendar, aligned to the Unix epoch (UTC).
 //!
-//! One count, forgotten when the next window begins. Around a boundary twice the limit can pass in a moment: the end
-//! of one window and the start of the next. Who minds that takes one of the sliding algorithms.
+//! The state is one count, which ends with its window. Around a boundary twice the limit can pass within a moment: at
+//! the end of one window and at the start of the next. The sliding algorithms avoid that.
 
 use super::Standing;
-use super::window::{Place, index, scaled};
+use super::window::{WindowPosition, index, scaled};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span};
 
-/// The window last counted in, and what was counted there.
+/// The window of the last admission, and the cells counted in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct FixedWindowState {
     index: u64,
     count: Cells,
 }
 
-impl State {
-    /// Where `unix` falls and what counts there.
-    fn seen(&self, limit: &Limit, unix: Span) -> (Place, Cells) {
-        let place = Place::of(limit, unix, self.index);
-        let count = match place.passed {
+impl FixedWindowState {
+    /// The position of `unix` and the cells that count there.
+    fn seen(&self, limit: &Limit, unix: Span) -> (WindowPosition, Cells) {
+        let position = WindowPosition::of(limit, unix, self.index);
+        let count = match position.passed {
             0 => self.count,
             _ => Cells::ZERO,
         };
-        (place, count)
+        (position, count)
     }
 
-    /// What counts at `unix`.
+    /// The cells that count at `unix`.
     pub(super) fn count(&self, limit: &Limit, unix: Span) -> Cells {
         self.seen(limit, unix).1
     }
 
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {
         let most = Cells::new(limit.requests());
-        let (place, count) = self.seen(limit, unix);
+        let (position, count) = self.seen(limit, unix);
         let allowed = count.plus(cost) <= most;
         Standing {
             allowed,
             remaining: most.less(count),
-            retry_after: (!allowed && cost <= most).then(|| place.left(limit)),
+            retry_after: (!allowed && cost <= most).then(|| position.left(limit)),
             reset_after: self.ends(limit, unix),
             delay: Span::ZERO,
         }
     }
 
     pub(super) fn charge(&mut self, limit: &Limit, unix: Span, cost: Cells) {
-        let (place, count) = self.seen(limit, unix);
+        let (position, count) = self.seen(limit, unix);
         *self = Self {
-            index: place.index,
+            index: position.index,
             count: count.plus(cost),
         };
     }
@@ -58,7 +58,7 @@ impl State {
         }
     }
 
-    /// Gives back cells of the window of `unix`, and says how many.
+    /// Refunds cells of the window of `unix`. Returns how many.
     pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
         let before = self.count;
         self.give_back(limit, unix, cost);
@@ -66,9 +66,9 @@ impl State {
     }
 
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {
-        let (place, count) = self.seen(from, unix);
+        let (position, count) = self.seen(from, unix);
         *self = Self {
-            index: index(to, unix.plus(place.lag)),
+            index: index(to, unix.plus(position.lag)),
             count: scaled(count, from, to),
         };
     }
@@ -76,7 +76,7 @@ impl State {
     pub(super) fn ends(&self, limit: &Limit, unix: Span) -> Span {
         match self.seen(limit, unix) {
             (_, Cells::ZERO) => Span::ZERO,
-            (place, _) => place.left(limit),
+            (position, _) => position.left(limit),
         }
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_denial_says_how_long_the_window_lasts() {
-        let mut state = State::default();
+        let mut state = FixedWindowState::default();
         state.charge(&five_a_minute(), Span::seconds(NOON), Cells::new(5));
         for (at, cost, retry_after, reset_after) in [
             (NOON + 30, 1, Some(30), 30),
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_late_is_gone() {
-        let mut state = State::default();
+        let mut state = FixedWindowState::default();
         state.charge(&five_a_minute(), Span::seconds(NOON + 60), Cells::new(2));
         state.give_back(&five_a_minute(), Span::seconds(NOON), Cells::ONE);
         assert_eq!(state.count, Cells::new(2));
@@ -168,7 +168,7 @@ mod tests {
             (0, Unit::Day, 0),
         ] {
             let to = Limit::new(requests, unit, 1, None).unwrap();
-            let mut state = State::default();
+            let mut state = FixedWindowState::default();
             state.charge(&five_a_minute(), Span::seconds(NOON), Cells::new(3));
             state.rescale(&five_a_minute(), &to, Span::seconds(NOON + 1));
             assert_eq!(state.count, Cells::new(expected), "{to}");

@@ -1,7 +1,8 @@
 //! GCRA: one point in time, the theoretical arrival time (TAT), says how full a bucket is.
 //!
-//! The level is `TAT - now`: what was admitted and has not yet drained. A check is allowed while the level after it
-//! stays within the limit's capacity. A TAT in the past is an empty bucket: idling stores no more than one burst.
+//! The level is `TAT - now`: the price of the admitted cells that have not drained yet. A check is allowed while the
+//! level after it stays within the capacity of the limit. A TAT in the past is an empty bucket: an idle key saves up no
+//! more than one burst.
 
 use super::Standing;
 use crate::pure::limit::Limit;
@@ -19,7 +20,7 @@ pub const fn level(tat: Nanos, now: Nanos) -> Span {
     tat.since(now)
 }
 
-/// The TAT after this check, if it is allowed: the whole of the decision.
+/// The TAT after this check; `None` if the check is denied.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Unit, algorithm::gcra};
@@ -34,7 +35,7 @@ pub fn admit(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> Option<Nanos
     (after <= limit.capacity()).then(|| now.after(after))
 }
 
-/// The TAT after this check, and what to say. A denial leaves the TAT as it was.
+/// The TAT after this check, and the standing. A denial does not change the TAT.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Unit, algorithm::gcra};
@@ -60,8 +61,8 @@ pub fn decide(limit: &Limit, tat: Nanos, now: Nanos, cost: Cells) -> (Nanos, Sta
     (next, standing)
 }
 
-/// The TAT after `cost` cells that were denied are charged all the same, and how many of them are booked: at most one
-/// burst at a time, and whole cells as long as the level stays within `level_max`.
+/// Charges `cost` cells although they were denied. Returns the next TAT and the number of booked cells: at most one
+/// burst at a time, and only whole cells that keep the level within `level_max`.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Span, Unit, algorithm::gcra};
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
     use crate::pure::limit::Unit;
 
-    /// The interval of ten a second.
+    /// The interval of ten cells a second.
     const STEP: u64 = 100_000_000;
 
     /// Feeds `(time in hundredths of the interval, cost)` and spells the decisions: `a`llow or `d`eny.

@@ -1,13 +1,14 @@
 //! Leaky bucket: a queue of `burst` cells that drains one cell per interval.
 //!
-//! Who finds room is admitted together with the wait until its turn, [`Standing::delay`]: the work leaves at a steady
-//! pace. tidegate holds nobody back itself; the caller waits that long. Who finds the queue full is denied.
+//! A check that finds room is admitted and learns the wait until its turn, [`Standing::delay`], so that work leaves at
+//! a steady pace. tidegate delays nobody itself: the caller waits that long. A check that finds the queue full is
+//! denied.
 
 use super::{Standing, gcra};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Nanos};
 
-/// Queues `cost` cells if there is room: when the queue will be empty, and what to say.
+/// Queues `cost` cells if there is room. Returns when the queue will be empty, and the standing.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Span, Unit, algorithm::leaky_bucket};
@@ -33,8 +34,8 @@ mod tests {
     use crate::pure::limit::Unit;
     use crate::pure::time::{SECOND, Span};
 
-    /// Room for ten, two leave a second: of twelve at once ten are queued, two dropped, and the ten leave half a
-    /// second apart.
+    /// Room for ten, and two leave per second: of twelve checks at once ten are queued and two are denied. The ten
+    /// leave half a second apart.
     #[test]
     fn twelve_at_once_queue_ten_which_leave_two_a_second() {
         let limit = Limit::new(2, Unit::Second, 1, Some(10)).unwrap();

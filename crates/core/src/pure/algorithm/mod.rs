@@ -1,9 +1,9 @@
-//! The algorithms, one small file each, behind one shape: a state, the time and a cost go in; the state after it and
-//! a [`Standing`] come out.
+//! The algorithms, one file each. All have the same shape: a state, the time and a cost go in; the next state and a
+//! [`Standing`] come out.
 //!
-//! Which one a rule uses is its [`Algorithm`]. Those of the level family ([`gcra`], [`token_bucket`],
-//! [`leaky_bucket`]) keep a single point in time, their theoretical arrival time; the windowed ones ([`fixed_window`],
-//! [`sliding_window`], [`sliding_log`]) keep a [`WindowState`](window::WindowState).
+//! A rule names its [`Algorithm`]. The level family ([`gcra`], [`token_bucket`], [`leaky_bucket`]) keeps a single point
+//! in time, the theoretical arrival time. The windowed family ([`fixed_window`], [`sliding_window`], [`sliding_log`])
+//! keeps a [`WindowState`](window::WindowState).
 
 pub mod fixed_window;
 pub mod gcra;
@@ -22,15 +22,15 @@ pub enum Algorithm {
     /// A burst at once, then one cell per interval.
     #[default]
     Gcra,
-    /// The same, told as tokens that refill.
+    /// The same, described as tokens that refill.
     TokenBucket,
-    /// A queue that drains one cell per interval: what is admitted is told how long to wait for its turn.
+    /// A queue that drains one cell per interval: an admitted check learns how long to wait for its turn.
     LeakyBucket,
-    /// So many per calendar window; twice as many can pass around a boundary.
+    /// So many cells per calendar window; twice as many can pass around a boundary.
     FixedWindow,
-    /// The count of this window plus the weighted count of the one before.
+    /// So many cells by an estimate: the count of this window plus the weighted count of the one before.
     SlidingWindow,
-    /// So many in any window ending now.
+    /// So many cells in any window that ends now.
     SlidingLog,
 }
 
@@ -45,7 +45,7 @@ impl Algorithm {
         Self::SlidingLog,
     ];
 
-    /// Its name in a configuration.
+    /// Its name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Gcra => "gcra",
@@ -57,7 +57,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it counts in windows, which have no burst, rather than keeping a level.
+    /// Whether it counts in windows, which have no burst. Otherwise it keeps a level.
     pub const fn is_windowed(self) -> bool {
         match self {
             Self::Gcra | Self::TokenBucket | Self::LeakyBucket => false,
@@ -66,17 +66,17 @@ impl Algorithm {
     }
 }
 
-/// What a decision tells its caller.
+/// How a key stands after a decision: what the caller learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// Whether the check may pass.
     pub allowed: bool,
-    /// Cells that would still pass right now, after this decision.
+    /// The cells that would still pass right now, after this decision.
     pub remaining: Cells,
-    /// Of a denial: the wait after which the same check passes if nobody else comes. `None`: no wait helps.
+    /// For a denial: the wait after which the same check passes if nobody else uses the key. `None`: no wait helps.
     pub retry_after: Option<Span>,
-    /// Until the state is as if it had never been used.
+    /// The time until the state is as if the key had never been used.
     pub reset_after: Span,
-    /// Of an admission by a shaping algorithm: how long to hold it back.
+    /// For an admission by the leaky bucket: how long the caller has to wait for its turn.
     pub delay: Span,
 }

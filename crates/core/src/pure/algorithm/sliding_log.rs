@@ -1,13 +1,13 @@
 //! Sliding log: at most so many cells in any window ending now.
 //!
-//! What was admitted is remembered with its time, and leaves when it is exactly one window old: the window is
-//! `(now − window, now]`. This is exact while no more than [`ENTRIES_MAX`] different times are in sight, as they always
-//! are for a limit up to that many, unless rejected checks are counted too.
+//! The log remembers each admission with its time and drops it when it is exactly one window old: the window is `(now −
+//! window, now]`. The log is exact while at most [`ENTRIES_MAX`] different times are in sight. That is always so for a
+//! limit of up to that many cells, unless rejected checks count too.
 //!
-//! Beyond, memory is bounded by a trick that never admits too much: the window is cut into [`PARTS`] parts and what
-//! falls into one part becomes one entry that carries the latest of the times. Such cells leave later than they
-//! should, by less than a part, and never earlier. Parts are aligned to the epoch, not to now: however often entries
-//! are merged, none is carried beyond its part. One more part than [`PARTS`] can be in sight, cut at both ends.
+//! With more times, the log bounds its memory without ever admitting too much. It cuts the window into [`PARTS`] parts
+//! and merges the entries of one part into one entry with the latest of their times. Merged cells leave later than they
+//! should, by less than a part, and never earlier. Parts are aligned to the epoch, not to now: however often the log
+//! merges, no entry moves beyond its part. One part more than [`PARTS`] can be in sight, cut off at both ends.
 
 use std::collections::VecDeque;
 
@@ -17,44 +17,44 @@ use super::window::{index, scaled};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span};
 
-/// The most entries one key keeps.
+/// The most entries of one key.
 pub const ENTRIES_MAX: usize = 64;
 
-/// The parts of a window into which entries are merged when there would be more than [`ENTRIES_MAX`].
+/// The parts of a window into which the log merges entries that would be more than [`ENTRIES_MAX`].
 pub const PARTS: u64 = 60;
 
-/// Cells admitted at one time.
+/// The cells admitted at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     unix: Span,
     cells: Cells,
 }
 
-/// What was admitted, oldest first, no two at the same time and none a window older than the latest.
+/// The admissions, oldest first. No two have the same time, and none is a window older than the latest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
-    entries: VecDeque<Entry>,
+pub struct SlidingLogState {
+    entries: VecDeque<LogEntry>,
     latest: Span,
 }
 
-impl State {
-    /// The time at which a check at `unix` is dealt with.
+impl SlidingLogState {
+    /// The time at which a check at `unix` is decided.
     fn at(&self, limit: &Limit, unix: Span) -> Span {
         if self.latest.less(unix) > limit.window() {
-            unix // the calendar was set back, and nothing is in sight
+            unix // somebody has set the calendar back, and nothing is in sight
         } else {
             unix.max(self.latest)
         }
     }
 
-    /// What is in sight at `at`, oldest first.
-    fn seen(&self, limit: &Limit, at: Span) -> impl DoubleEndedIterator<Item = &Entry> {
+    /// The entries in sight at `at`, oldest first.
+    fn seen(&self, limit: &Limit, at: Span) -> impl DoubleEndedIterator<Item = &LogEntry> {
         self.entries
             .iter()
             .filter(move |entry| in_sight(limit, at, entry))
     }
 
-    /// From `at` until so many cells have left that `cost` fits.
+    /// The time from `at` until enough cells have left for `cost` to fit.
     fn wait(&self, limit: &Limit, at: Span, cost: Cells) -> Option<Span> {
         let spare = limit.requests().checked_sub(cost.get())?;
         let mut kept = 0_u128;
@@ -67,7 +67,7 @@ impl State {
             .map(|entry| left(limit, at, entry))
     }
 
-    /// What is in sight, by parts of the window before the newest entry, newest first.
+    /// The cells in sight, by parts of the window that ends at the newest entry, newest first.
     pub(super) fn parts(&self, limit: &Limit, unix: Span) -> [Cells; LOG_PARTS] {
         let mut parts = [Cells::ZERO; LOG_PARTS];
         let at = self.at(limit, unix);
@@ -83,7 +83,7 @@ impl State {
         parts
     }
 
-    /// What is in sight of the calendar's window of `unix`.
+    /// The cells in sight that were admitted in the calendar's window of `unix`.
     pub(super) fn count(&self, limit: &Limit, unix: Span) -> Cells {
         let of_window = index(limit, unix);
         self.seen(limit, self.at(limit, unix))
@@ -125,7 +125,7 @@ impl State {
         if self.latest.less(unix) >= limit.window() {
             return;
         }
-        // Its own entry, or the later one it was merged into.
+        // Its own entry, or the later one into which it was merged.
         let entry = self.entries.iter_mut().find(|entry| entry.unix >= unix);
         if let Some(entry) = entry {
             entry.cells = entry.cells.less(cost);
@@ -133,7 +133,7 @@ impl State {
         self.entries.retain(|entry| entry.cells > Cells::ZERO);
     }
 
-    /// Takes cells out, the newest first: those would have stayed longest. Says how many.
+    /// Refunds cells, newest first, because those would have stayed longest. Returns how many.
     pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
         let at = self.at(limit, unix);
         self.entries.retain(|entry| in_sight(limit, at, entry));
@@ -147,8 +147,8 @@ impl State {
         cost.less(left)
     }
 
-    /// Counts are scaled from the newest on, rounded up in sum: whatever has left by then, what is in sight is never
-    /// more than one cell too much. Ages are scaled with the window.
+    /// Scales the counts from the newest entry on and rounds their running sum up. So at any later time the cells in
+    /// sight are at most one too many. Scales the ages with the window.
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {
         let at = self.at(from, unix);
         let (mut before, mut after) = (Cells::ZERO, Cells::ZERO);
@@ -156,7 +156,7 @@ impl State {
         for entry in self.seen(from, at).rev() {
             before = before.plus(entry.cells);
             let sum = scaled(before, from, to);
-            let entry = Entry {
+            let entry = LogEntry {
                 unix: at.less(aged(at.less(entry.unix), from, to)),
                 cells: sum.less(after),
             };
@@ -185,19 +185,19 @@ impl State {
         self.entries.back().is_some_and(|entry| entry.unix == at)
     }
 
-    /// Adds cells at `at`, which is no earlier than the last entry.
+    /// Adds cells at `at`, which is not before the last entry.
     fn push(&mut self, at: Span, cells: Cells) {
         match self.entries.back_mut() {
             _ if cells == Cells::ZERO => {}
             Some(last) if last.unix == at => last.cells = last.cells.plus(cells),
-            Some(_) | None => self.entries.push_back(Entry { unix: at, cells }),
+            Some(_) | None => self.entries.push_back(LogEntry { unix: at, cells }),
         }
     }
 
-    /// Makes one entry of all that are in the same part of the window.
+    /// Merges the entries of each part of the window into one.
     fn merge(&mut self, limit: &Limit) {
         let part = Span::nanos(limit.window().get().div_ceil(PARTS));
-        let mut merged = VecDeque::<Entry>::with_capacity(ENTRIES_MAX);
+        let mut merged = VecDeque::<LogEntry>::with_capacity(ENTRIES_MAX);
         for entry in &self.entries {
             match merged.back_mut() {
                 Some(last) if last.unix.whole(part) == entry.unix.whole(part) => {
@@ -211,17 +211,17 @@ impl State {
     }
 }
 
-/// Whether an entry counts at `at`.
-fn in_sight(limit: &Limit, at: Span, entry: &Entry) -> bool {
+/// Whether the entry counts at `at`.
+fn in_sight(limit: &Limit, at: Span, entry: &LogEntry) -> bool {
     entry.unix <= at && at.less(entry.unix) < limit.window()
 }
 
-/// From `at` until an entry leaves.
-fn left(limit: &Limit, at: Span, entry: &Entry) -> Span {
+/// The time from `at` until the entry leaves.
+fn left(limit: &Limit, at: Span, entry: &LogEntry) -> Span {
     limit.window().less(at.less(entry.unix))
 }
 
-/// An age in the window of `from` as one in the window of `to`, rounded down: to leave later.
+/// Converts an age in the window of `from` to the window of `to`, rounded down, so that cells leave later, not earlier.
 fn aged(age: Span, from: &Limit, to: &Limit) -> Span {
     let left = from.window().less(age).rescaled(from.window(), to.window());
     to.window().less(left)
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_denial_says_when_enough_has_left() {
-        let (limit, mut state) = (a_minute(10), State::default());
+        let (limit, mut state) = (a_minute(10), SlidingLogState::default());
         for (at, cells) in [(0, 3), (10, 3), (20, 4)] {
             state.charge(&limit, Span::seconds(ONE + at), Cells::new(cells));
         }
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn beyond_its_bound_it_merges_and_forgets_nothing_early() {
-        let (limit, mut state) = (a_minute(1_000), State::default());
+        let (limit, mut state) = (a_minute(1_000), SlidingLogState::default());
         for tenth in 0..600 {
             let unix = Span::nanos((ONE * 10 + tenth) * 100_000_000);
             state.charge(&limit, unix, Cells::ONE);
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_after_it_left_takes_nothing_from_others() {
-        let (limit, mut state) = (a_minute(10), State::default());
+        let (limit, mut state) = (a_minute(10), SlidingLogState::default());
         for at in [0, 30, 61] {
             state.charge(&limit, Span::seconds(ONE + at), Cells::new(2));
         }
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn another_limit_keeps_the_fullness_and_its_ages() {
         let (from, to) = (a_minute(10), Limit::new(5, Unit::Hour, 1, None).unwrap());
-        let mut state = State::default();
+        let mut state = SlidingLogState::default();
         for at in [0, 15, 30] {
             state.charge(&from, Span::seconds(ONE + at), Cells::new(2));
         }

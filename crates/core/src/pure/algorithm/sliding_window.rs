@@ -1,44 +1,45 @@
-//! Sliding window: the count of this window, plus that of the one before, weighted by how much of it is still in
-//! sight.
+//! Sliding window: the count of this window plus the count of the one before, weighted by the part of it that is still
+//! in sight.
 //!
-//! The estimate is `current + previous · (window − elapsed) / window`, and a check passes while the estimate, rounded
-//! down, and its cost stay within the limit. Windows are aligned to the Unix epoch. Two counts, whatever the limit;
-//! the price is that the previous window is taken to have been even. All of it is exact: products are 128 bits wide.
+//! The estimate is `current + previous · (window − elapsed) / window`. A check passes if the estimate, rounded down,
+//! plus its cost is within the limit. Windows are aligned to the Unix epoch. The state is two counts, whatever the
+//! limit; the price is the assumption that the checks of the previous window were spread evenly. The arithmetic is
+//! exact: products are 128 bits wide.
 //!
-//! Left alone, the estimate only falls, also over a boundary, where the current count becomes the previous one at full
-//! weight. So the wait of a denial has a closed form.
+//! Without new checks the estimate only falls, also across a boundary, where the current count becomes the previous one
+//! at full weight. So the wait after a denial has a closed form.
 
 use super::Standing;
-use super::window::{Place, index, scaled};
+use super::window::{WindowPosition, index, scaled};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span, scale_up};
 
-/// The window last counted in, what was counted there and in the one before.
+/// The window of the last admission, and the cells counted in it and in the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct SlidingWindowState {
     index: u64,
     current: Cells,
     previous: Cells,
 }
 
-impl State {
-    /// Where `unix` falls, and the state as of then.
-    fn seen(&self, limit: &Limit, unix: Span) -> (Place, Self) {
-        let place = Place::of(limit, unix, self.index);
-        let (current, previous) = match place.passed {
+impl SlidingWindowState {
+    /// The position of `unix`, and the state at that time.
+    fn seen(&self, limit: &Limit, unix: Span) -> (WindowPosition, Self) {
+        let position = WindowPosition::of(limit, unix, self.index);
+        let (current, previous) = match position.passed {
             0 => (self.current, self.previous),
             1 => (Cells::ZERO, self.current),
             _ => (Cells::ZERO, Cells::ZERO),
         };
         let state = Self {
-            index: place.index,
+            index: position.index,
             current,
             previous,
         };
-        (place, state)
+        (position, state)
     }
 
-    /// `previous · (window − elapsed)`: what the window before weighs, in cells times the window.
+    /// `previous · (window − elapsed)`: the weight of the previous window, in cells times nanoseconds.
     fn weight(&self, limit: &Limit, elapsed: Span) -> u128 {
         product(self.previous.get(), limit.window().less(elapsed).get())
     }
@@ -51,7 +52,7 @@ impl State {
         self.current.plus(Cells::new(narrow(whole.unwrap_or(0))))
     }
 
-    /// How full it is, as a part of the window, rounded up.
+    /// How full the state is, as a part of the window's length, rounded up.
     fn fullness(&self, limit: &Limit, elapsed: Span) -> Span {
         let filled = product(self.current.get(), limit.window().get())
             .saturating_add(self.weight(limit, elapsed));
@@ -61,7 +62,7 @@ impl State {
         }
     }
 
-    /// From `elapsed` until the estimate, rounded down, is `spare`.
+    /// The time from `elapsed` until the estimate, rounded down, has fallen to `spare`.
     fn wait(&self, limit: &Limit, elapsed: Span, spare: Cells) -> Span {
         if self.current <= spare {
             fades(limit, self.previous, spare.less(self.current)).less(elapsed)
@@ -73,25 +74,28 @@ impl State {
         }
     }
 
-    /// When the window after this one ends, and what counts in this one and the one before.
-    pub(super) fn counts(&self, limit: &Limit, unix: Span) -> (Span, Cells, Cells) {
-        let (place, state) = self.seen(limit, unix);
-        let ends = unix.plus(place.left(limit)).plus(limit.window());
-        (ends, state.current, state.previous)
+    /// The counts at `unix`.
+    pub(super) fn counts(&self, limit: &Limit, unix: Span) -> SlidingCounts {
+        let (position, state) = self.seen(limit, unix);
+        SlidingCounts {
+            ends: unix.plus(position.left(limit)).plus(limit.window()),
+            current: state.current,
+            previous: state.previous,
+        }
     }
 
     pub(super) fn look(&self, limit: &Limit, unix: Span, cost: Cells) -> Standing {
         let most = Cells::new(limit.requests());
-        let (place, state) = self.seen(limit, unix);
-        let estimate = state.estimate(limit, place.elapsed);
+        let (position, state) = self.seen(limit, unix);
+        let estimate = state.estimate(limit, position.elapsed);
         let allowed = estimate.plus(cost) <= most;
         Standing {
             allowed,
             remaining: most.less(estimate),
             retry_after: (!allowed && cost <= most).then(|| {
                 state
-                    .wait(limit, place.elapsed, most.less(cost))
-                    .plus(place.lag)
+                    .wait(limit, position.elapsed, most.less(cost))
+                    .plus(position.lag)
             }),
             reset_after: self.ends(limit, unix),
             delay: Span::ZERO,
@@ -114,46 +118,54 @@ impl State {
         }
     }
 
-    /// Gives back cells of the window of `unix`, and says how many.
+    /// Refunds cells of the window of `unix`. Returns how many.
     pub(super) fn refund(&mut self, limit: &Limit, unix: Span, cost: Cells) -> Cells {
         let before = self.current.plus(self.previous);
         self.give_back(limit, unix, cost);
         before.less(self.current.plus(self.previous))
     }
 
-    /// With the same window both counts go over, rounded up together: rounded each, they could add two cells. With
-    /// another one the estimate goes over as the new current count.
+    /// If the window has the same length, converts both counts and rounds their sum up: rounding each could add two
+    /// cells. Otherwise the estimate becomes the new current count.
     pub(super) fn rescale(&mut self, from: &Limit, to: &Limit, unix: Span) {
-        let (place, state) = self.seen(from, unix);
+        let (position, state) = self.seen(from, unix);
         if from.window() == to.window() {
             let current = scaled(state.current, from, to);
             let total = scaled(state.current.plus(state.previous), from, to);
             *self = Self {
-                index: place.index,
+                index: position.index,
                 current,
                 previous: total.less(current),
             };
             return;
         }
-        let fullness = state.fullness(from, place.elapsed);
+        let fullness = state.fullness(from, position.elapsed);
         *self = Self {
-            index: index(to, unix.plus(place.lag)),
+            index: index(to, unix.plus(position.lag)),
             current: Cells::new(scale_up(fullness.get(), from.window().get(), to.requests())),
             previous: Cells::ZERO,
         };
     }
 
     pub(super) fn ends(&self, limit: &Limit, unix: Span) -> Span {
-        let (place, state) = self.seen(limit, unix);
+        let (position, state) = self.seen(limit, unix);
         match (state.current, state.previous) {
             (Cells::ZERO, Cells::ZERO) => Span::ZERO,
-            (Cells::ZERO, _) => place.left(limit),
-            (_, _) => place.left(limit).plus(limit.window()),
+            (Cells::ZERO, _) => position.left(limit),
+            (_, _) => position.left(limit).plus(limit.window()),
         }
     }
 }
 
-/// How far into a window `count` of the one before weighs `spare`, rounded down.
+/// The counts of a window and of the one before it.
+pub(super) struct SlidingCounts {
+    /// When the window after the current one ends.
+    pub(super) ends: Span,
+    pub(super) current: Cells,
+    pub(super) previous: Cells,
+}
+
+/// The time into a window at which `count` cells of the previous one weigh `spare`, rounded down.
 ///
 /// That is `count · (window − elapsed) < (spare + 1) · window`, solved for the least `elapsed`.
 fn fades(limit: &Limit, count: Cells, spare: Cells) -> Span {
@@ -165,12 +177,11 @@ fn fades(limit: &Limit, count: Cells, spare: Cells) -> Span {
         .less(Span::nanos(narrow(bound.saturating_sub(1))))
 }
 
-/// The whole product.
 fn product(left: u64, right: u64) -> u128 {
     u128::from(left).saturating_mul(u128::from(right))
 }
 
-/// As much of it as fits.
+/// `wide`, or `u64::MAX` if it does not fit.
 fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(u64::MAX)
 }
@@ -189,9 +200,9 @@ mod tests {
         Limit::new(requests, Unit::Minute, 1, None).unwrap()
     }
 
-    /// A state with so much in the minute before and in this one.
-    fn state(previous: u64, current: u64) -> State {
-        State {
+    /// A state with so many cells in the previous minute and in the current one.
+    fn state(previous: u64, current: u64) -> SlidingWindowState {
+        SlidingWindowState {
             index: MINUTE / 60,
             current: Cells::new(current),
             previous: Cells::new(previous),
@@ -199,7 +210,7 @@ mod tests {
     }
 
     /// Feeds ones, at seconds into the minute, and spells the decisions: `a`llow or `d`eny.
-    fn check(requests: u64, state: State, seconds: &[u64], expected: &str) {
+    fn check(requests: u64, state: SlidingWindowState, seconds: &[u64], expected: &str) {
         let mut state = WindowState::Sliding(state);
         let seen: String = seconds
             .iter()

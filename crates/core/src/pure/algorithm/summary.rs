@@ -1,40 +1,46 @@
-//! What is remembered of a windowed key that has to leave: when it is as good as new, and in 64 bits what was used when.
+//! The summary of an evicted windowed key: when it will be idle, and its usage in 64 bits.
 //!
-//! A state that is made of a summary never has less in use than the one that the summary was made of. Counts are parts of
-//! the limit, rounded up, so that they hold under another limit, too; they are exact for limits up to a billion, of a
-//! log up to 128. A log is cut into [`LOG_PARTS`] parts, and cells leave up to a part of the window later than they should.
+//! A state made from a summary never has fewer cells in use than the state that was summarised. Counts are fractions of
+//! the limit, rounded up, so that they hold under another limit too. They are exact for limits up to a billion, and for
+//! limits of a log up to 128. A log is cut into `LOG_PARTS` parts, and its cells leave up to one part of the window
+//! later than they should.
 
+use super::sliding_window::SlidingCounts;
 use super::window::WindowState;
 use super::{Algorithm, fixed_window};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span, scale_up};
 
-/// The parts of a window that a log is cut into.
+/// The parts of a window in the summary of a log.
 pub(super) const LOG_PARTS: usize = 7;
-/// The bits of a count, of which the whole limit is half of the most.
+/// The bits of a count. The whole limit is half of the highest count.
 const COUNT_BITS: u32 = 31;
 const LOG_COUNT_BITS: u32 = 8;
-/// Where the two bits are that say which algorithm it is of.
+/// The position of the two bits that name the algorithm.
 const KIND_SHIFT: u32 = 62;
 
-/// A summary.
+/// The summary of a [`WindowState`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// When the key is as good as new, since the Unix epoch.
+    /// When the key will be idle, since the Unix epoch.
     pub ends: Span,
-    /// What was used when.
+    /// The packed counts.
     pub used: u64,
 }
 
-/// Counts of a window and of the one before, or of parts of a log, newest first.
+/// The unpacked counts of a summary.
 enum Counts {
     Fixed(Cells),
-    Sliding { current: Cells, previous: Cells },
+    Sliding {
+        current: Cells,
+        previous: Cells,
+    },
+    /// Newest first.
     Log([Cells; LOG_PARTS]),
 }
 
 impl WindowState {
-    /// The summary of a state that is in use.
+    /// The summary of this state; `None` if the state is idle or the limit is zero.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -44,7 +50,7 @@ impl WindowState {
     ///     assert_eq!(state.summary(&limit, Span::seconds(7)), None);
     ///     state.charge(&limit, Span::seconds(7), Cells::new(4));
     ///     let summary = state.summary(&limit, Span::seconds(8)).unwrap();
-    ///     let again = WindowState::remembered(algorithm, &limit, summary, Span::seconds(9));
+    ///     let again = WindowState::from_summary(algorithm, &limit, summary, Span::seconds(9));
     ///     assert_eq!(again.look(&limit, Span::seconds(9), Cells::ONE).remaining, Cells::ONE);
     /// }
     /// # Ok::<(), LimitFault>(())
@@ -59,7 +65,11 @@ impl WindowState {
                 Counts::Fixed(state.count(limit, unix)),
             ),
             Self::Sliding(state) => {
-                let (ends, current, previous) = state.counts(limit, unix);
+                let SlidingCounts {
+                    ends,
+                    current,
+                    previous,
+                } = state.counts(limit, unix);
                 (ends, Counts::Sliding { current, previous })
             }
             Self::Log(state) => (
@@ -73,9 +83,9 @@ impl WindowState {
         })
     }
 
-    /// The state of a key under `algorithm`, of which only a summary is left.
-    pub fn remembered(algorithm: Algorithm, limit: &Limit, summary: Summary, unix: Span) -> Self {
-        let fixed = || Self::Fixed(fixed_window::State::default());
+    /// The state of a key under `algorithm`, restored from its summary.
+    pub fn from_summary(algorithm: Algorithm, limit: &Limit, summary: Summary, unix: Span) -> Self {
+        let fixed = || Self::Fixed(fixed_window::FixedWindowState::default());
         let mut state = Self::new(algorithm).unwrap_or_else(fixed);
         let left = summary.ends.less(unix);
         if left == Span::ZERO {
@@ -85,7 +95,7 @@ impl WindowState {
         let ahead = |windows| is_ahead(left, window, windows);
         match (algorithm, Counts::unpack(summary.used, limit)) {
             (Algorithm::SlidingWindow, Counts::Sliding { current, previous }) => {
-                // It ends with the window after the one of `current`.
+                // The state ends with the window after the one of `current`.
                 let at = match ahead(2) {
                     true => summary.ends.less(window).less(window),
                     false => unix,
@@ -99,7 +109,8 @@ impl WindowState {
                 }
             }
             (Algorithm::SlidingLog, Counts::Log(parts)) => {
-                // It ends a window after its newest cells. Of each part the newest moment is taken: to leave later.
+                // The state ends one window after its newest cells. Each part gets its newest time, so that cells leave
+                // later, not earlier.
                 let newest = summary.ends.less(window);
                 let mut at = match ahead(1) {
                     true => newest,
@@ -118,7 +129,7 @@ impl WindowState {
             (Algorithm::FixedWindow, Counts::Fixed(cells)) if ahead(1) => {
                 state.charge(limit, summary.ends.less(window), cells);
             }
-            // Of a fixed window, or of another algorithm than the one that is in force now.
+            // A fixed window, or a summary of another algorithm than the present one.
             (_, counts) => state.charge(limit, unix, counts.total()),
         }
         state
@@ -126,21 +137,21 @@ impl WindowState {
 }
 
 impl WindowState {
-    /// The cells that are of the window of `unix`.
+    /// The cells admitted in the calendar's window of `unix`.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
     /// let limit = Limit::new(5, Unit::Minute, 1, None)?;
     /// let mut state = WindowState::new(Algorithm::SlidingWindow).unwrap();
     /// state.charge(&limit, Span::seconds(7), Cells::new(4));
-    /// assert_eq!(state.counted(&limit, Span::seconds(59)), Cells::new(4));
-    /// assert_eq!(state.counted(&limit, Span::seconds(60)), Cells::ZERO);
+    /// assert_eq!(state.cells_in_window(&limit, Span::seconds(59)), Cells::new(4));
+    /// assert_eq!(state.cells_in_window(&limit, Span::seconds(60)), Cells::ZERO);
     /// # Ok::<(), LimitFault>(())
     /// ```
-    pub fn counted(&self, limit: &Limit, unix: Span) -> Cells {
+    pub fn cells_in_window(&self, limit: &Limit, unix: Span) -> Cells {
         match self {
             Self::Fixed(state) => state.count(limit, unix),
-            Self::Sliding(state) => state.counts(limit, unix).1,
+            Self::Sliding(state) => state.counts(limit, unix).current,
             Self::Log(state) => state.count(limit, unix),
         }
     }
@@ -193,26 +204,26 @@ impl Counts {
     }
 }
 
-/// Whether what is over after `left`, and was to be over within so many windows, is of a clock that was ahead by up to
-/// one more. Of one that is further ahead nothing is known but how much was used.
+/// Whether the clock was ahead by up to one window when the summary was made: the state ends after `left`, although it
+/// should end within so many windows. If the clock was further ahead, only the number of used cells is known.
 fn is_ahead(left: Span, window: Span, windows: u64) -> bool {
     let whole = |windows| window.times(Cells::new(windows));
     left > whole(windows) && left <= whole(windows.saturating_add(1))
 }
 
-/// The length of a part of a log, rounded up.
+/// The length of one part of a log, rounded up.
 pub(super) fn part_of(window: Span) -> Span {
     let parts = u64::try_from(LOG_PARTS).unwrap_or(1);
     Span::nanos(scale_up(window.get(), parts, 1))
 }
 
-/// `cells` as a part of the limit, in so many bits, rounded up: the whole limit is half of what fits.
+/// `cells` as a fraction of the limit in so many bits, rounded up. The whole limit is half of the highest number.
 fn part(cells: Cells, limit: &Limit, bits: u32) -> u64 {
     let most = u64::MAX >> u64::BITS.saturating_sub(bits);
     scale_up(cells.get(), limit.requests(), most.div_ceil(2)).min(most)
 }
 
-/// The cells of such a part.
+/// The cells of such a fraction.
 fn whole(part: u64, limit: &Limit, bits: u32) -> Cells {
     let most = u64::MAX >> u64::BITS.saturating_sub(bits);
     let cells = u128::from(part & most).saturating_mul(u128::from(limit.requests()));
@@ -240,8 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whenever the key comes back and is looked at, its remembered state allows no more than the true one, and in a
-        /// fixed or sliding window no less either.
+        /// Whenever the key returns, its restored state allows no more than the true one, and in a fixed or sliding
+        /// window no less either.
         #[test]
         fn a_summary_never_forgets(
             algorithm in prop::sample::select(&ALGORITHMS[..]),
@@ -260,7 +271,7 @@ mod tests {
             }
             let back = Span::nanos(unix + away);
             let again = match state.summary(&limit, Span::nanos(unix)) {
-                Some(summary) => WindowState::remembered(algorithm, &limit, summary, back),
+                Some(summary) => WindowState::from_summary(algorithm, &limit, summary, back),
                 None => WindowState::new(algorithm).unwrap(),
             };
             for at in [back, back.plus(Span::nanos(later))] {
@@ -271,7 +282,7 @@ mod tests {
             }
         }
 
-        /// What a log has in use a part of its window after the key has left, it had in use when the key left.
+        /// The restored state of a log has no more in use than the true one had one part of the window earlier.
         #[test]
         fn of_a_log_cells_leave_a_part_later_at_most(
             steps in prop::collection::vec((0..20 * SECOND, 0..3_u64), 1..12),
@@ -287,7 +298,7 @@ mod tests {
             let unix = Span::nanos(unix);
             let back = unix.plus(Span::nanos(away));
             if let Some(summary) = state.summary(&limit, unix) {
-                let again = WindowState::remembered(Algorithm::SlidingLog, &limit, summary, back);
+                let again = WindowState::from_summary(Algorithm::SlidingLog, &limit, summary, back);
                 let earlier = back.less(part_of(limit.window()));
                 let then = match earlier > unix {
                     true => used(&state, &limit, earlier),
@@ -308,8 +319,8 @@ mod tests {
             state.charge(&old, unix, Cells::new(5));
             let summary = state.summary(&old, unix).unwrap();
             for to in ALGORITHMS {
-                let again = WindowState::remembered(to, &new, summary, unix);
-                // A window of an hour that began before: what was used a minute ago was used in it.
+                let again = WindowState::from_summary(to, &new, summary, unix);
+                // The window of an hour began earlier, so it contains what was used a minute ago.
                 let most = match (from, to) {
                     (Algorithm::SlidingWindow, Algorithm::SlidingWindow) => 0..=50,
                     _ => 50..=50,

@@ -1,13 +1,13 @@
-//! Token bucket: `burst` tokens, refilled at the limit's rate, one token a cell.
+//! Token bucket: `burst` tokens, refilled at the rate of the limit. One cell takes one token.
 //!
-//! A bucket of tokens and a GCRA level are the same thing seen from the two ends: the tokens present are the room
-//! above the level. So this keeps the same single point in time, reads it as "full again at", and needs no refill task.
+//! A token bucket and a GCRA level are the same thing seen from two ends: the tokens are the room above the level. So
+//! this algorithm keeps the same single point in time, reads it as "full again at", and needs no refill task.
 
 use super::{Standing, gcra};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Nanos};
 
-/// Whole tokens in a bucket that will be full at `full_at`.
+/// The whole tokens in a bucket that will be full at `full_at`.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Unit, algorithm::token_bucket};
@@ -22,7 +22,7 @@ pub fn tokens(limit: &Limit, full_at: Nanos, now: Nanos) -> Cells {
         .whole(limit.interval())
 }
 
-/// Takes `cost` tokens if they are there: when the bucket will be full again, and what to say.
+/// Takes `cost` tokens if the bucket has them. Returns when the bucket will be full again, and the standing.
 ///
 /// ```
 /// use tidegate_core::pure::{Cells, Limit, LimitFault, Nanos, Unit, algorithm::token_bucket};
@@ -42,7 +42,7 @@ mod tests {
     use crate::pure::limit::Unit;
     use crate::pure::time::SECOND;
 
-    /// Ten tokens, five a second: ten pass at once; a second later five of twenty do, and fifteen do not.
+    /// Ten tokens, five more per second: ten checks pass at once; a second later five of twenty pass.
     #[test]
     fn ten_at_once_then_five_of_twenty_a_second_later() {
         let limit = Limit::new(5, Unit::Second, 1, Some(10)).unwrap();

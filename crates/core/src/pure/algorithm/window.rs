@@ -1,29 +1,30 @@
-//! The state of a windowed algorithm, whichever it is.
+//! The state of any windowed algorithm.
 //!
-//! Windows are aligned to the Unix epoch, so time here is a length since then and may step back. A state that is a
-//! little ahead stays where it is and the check is dealt with at the state's time: nothing is admitted twice. A state
-//! more than a whole window ahead means that the calendar was set back: it starts afresh, nobody is locked out.
+//! Windows are aligned to the Unix epoch, so time here is a length since the epoch, and it may step back. If the state
+//! is a little ahead of a check, the check is decided at the state's time: no cell is admitted twice. If the state is
+//! more than a whole window ahead, somebody has set the calendar back: the state starts afresh, and nobody is locked
+//! out.
 //!
 //! A decision is a [`look`](WindowState::look) and, if allowed, a [`charge`](WindowState::charge): a denial changes
-//! nothing. The bounds of memory are in the files of the algorithms.
+//! nothing. The files of the algorithms state the bounds of their memory.
 
 use super::{Algorithm, Standing, fixed_window, sliding_log, sliding_window};
 use crate::pure::limit::Limit;
 use crate::pure::time::{Cells, Span, scale_up};
 
-/// What one key keeps under a windowed rule.
+/// The state of one key under a windowed rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WindowState {
-    /// A count.
-    Fixed(fixed_window::State),
+    /// One count.
+    Fixed(fixed_window::FixedWindowState),
     /// Two counts.
-    Sliding(sliding_window::State),
-    /// A list of when.
-    Log(sliding_log::State),
+    Sliding(sliding_window::SlidingWindowState),
+    /// A list of admissions with their times.
+    Log(sliding_log::SlidingLogState),
 }
 
 impl WindowState {
-    /// The state of a key never used, or nothing if the algorithm keeps a level instead.
+    /// The state of an unused key; `None` if the algorithm keeps a level instead.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, algorithm::window::WindowState};
@@ -33,13 +34,15 @@ impl WindowState {
     pub fn new(algorithm: Algorithm) -> Option<Self> {
         match algorithm {
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => None,
-            Algorithm::FixedWindow => Some(Self::Fixed(fixed_window::State::default())),
-            Algorithm::SlidingWindow => Some(Self::Sliding(sliding_window::State::default())),
-            Algorithm::SlidingLog => Some(Self::Log(sliding_log::State::default())),
+            Algorithm::FixedWindow => Some(Self::Fixed(fixed_window::FixedWindowState::default())),
+            Algorithm::SlidingWindow => {
+                Some(Self::Sliding(sliding_window::SlidingWindowState::default()))
+            }
+            Algorithm::SlidingLog => Some(Self::Log(sliding_log::SlidingLogState::default())),
         }
     }
 
-    /// Admits `cost` cells if they fit. A denial leaves the state as it was.
+    /// Admits `cost` cells if they fit. A denial changes nothing.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -63,7 +66,7 @@ impl WindowState {
         }
     }
 
-    /// What [`decide`](Self::decide) would answer, taking nothing: `remaining` is what is there now.
+    /// What [`decide`](Self::decide) would answer, without taking cells: `remaining` is what fits now.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -81,7 +84,7 @@ impl WindowState {
         }
     }
 
-    /// Counts `cost` cells whether or not they fit, as `count_rejected` has it. A cost of nothing changes nothing.
+    /// Counts `cost` cells whether or not they fit, for `count_rejected`. A cost of zero changes nothing.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -102,7 +105,7 @@ impl WindowState {
         }
     }
 
-    /// Undoes an admission of `cost` cells made at `unix`. If its window is gone, so are its cells.
+    /// Undoes an admission of `cost` cells at `unix`. If the window of the admission is over, nothing changes.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -121,8 +124,8 @@ impl WindowState {
         }
     }
 
-    /// Gives back `cost` cells, whenever they were admitted: as many as are counted in the window of `unix`. Answers how
-    /// many that were.
+    /// Refunds `cost` cells, whenever they were admitted, but at most those counted in the window of `unix`. Returns
+    /// how many it refunded.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -145,7 +148,7 @@ impl WindowState {
         }
     }
 
-    /// Carries the state over to another limit: half full stays half full, rounded up.
+    /// Converts the state to another limit: half full stays half full, rounded up.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -164,7 +167,7 @@ impl WindowState {
         }
     }
 
-    /// Whether it is as if never used, and may be dropped.
+    /// Whether the state equals that of an unused key, so that the key may be dropped.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -179,7 +182,7 @@ impl WindowState {
         self.ends(limit, unix) == Span::ZERO
     }
 
-    /// How long until it is idle.
+    /// The time until the state is idle.
     ///
     /// ```
     /// use tidegate_core::pure::{Algorithm, Cells, Limit, LimitFault, Span, Unit, algorithm::window::WindowState};
@@ -198,20 +201,21 @@ impl WindowState {
     }
 }
 
-/// Where a check falls in the calendar, seen from a state that is in a window of its own.
-pub(super) struct Place {
-    /// The window it is dealt with in, counted from the epoch.
+/// The position of a check in the calendar, relative to the window of a state.
+pub(super) struct WindowPosition {
+    /// The window in which the check is decided, counted from the epoch.
     pub(super) index: u64,
-    /// How far into that window.
+    /// The time since that window began.
     pub(super) elapsed: Span,
     /// How far the state is ahead of the check.
     pub(super) lag: Span,
-    /// Windows that began since the state's own. The most there is if the calendar was set back: all is forgotten.
+    /// The windows that began since the state's own. `u64::MAX` if somebody has set the calendar back: then the state
+    /// forgets everything.
     pub(super) passed: u64,
 }
 
-impl Place {
-    /// Where `unix` falls for a state in window `held`.
+impl WindowPosition {
+    /// The position of `unix` for a state in window `held`.
     pub(super) fn of(limit: &Limit, unix: Span, held: u64) -> Self {
         let index = index(limit, unix);
         let elapsed = unix.less(limit.window().times(Cells::new(index)));
@@ -231,18 +235,19 @@ impl Place {
         }
     }
 
-    /// From the check until the window ends.
+    /// The time from the check to the end of the window.
     pub(super) fn left(&self, limit: &Limit) -> Span {
         limit.window().less(self.elapsed).plus(self.lag)
     }
 }
 
-/// The window `unix` is in, counted from the epoch.
+/// The window that contains `unix`, counted from the epoch.
 pub(super) fn index(limit: &Limit, unix: Span) -> u64 {
     unix.whole(limit.window()).get()
 }
 
-/// `cells` under `from` as cells under `to`, rounded up. What was counted under a limit of nothing fills any other.
+/// Converts `cells` under `from` to cells under `to`, rounded up. Cells counted under a limit of zero fill any other
+/// limit.
 pub(super) fn scaled(cells: Cells, from: &Limit, to: &Limit) -> Cells {
     match (cells, from.requests()) {
         (Cells::ZERO, _) => Cells::ZERO,

@@ -1,7 +1,8 @@
-//! How much of the store one pod may use: a token bucket of key updates.
+//! How many key updates one pod may send to the store: a token bucket.
 //!
-//! The store as a whole takes [`STORE_UPDATES_PER_SECOND`]; of N pods each takes an N-th part, so that a fleet that grows
-//! does not drown it. Kept as one point in time, like a limit's bucket: an update costs N · 20 µs, exactly.
+//! The store takes [`STORE_UPDATES_PER_SECOND`] from the whole fleet. Each of N pods may send an N-th part, so a
+//! growing fleet does not overload the store. The budget is one point in time, like the bucket of a limit: an update
+//! costs exactly N · 20 µs.
 //!
 //! ```
 //! use tidegate_core::pure::sync::Budget;
@@ -18,18 +19,18 @@ use super::BATCH_MAX;
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
 
-/// What a call costs the store besides its keys, in key updates.
+/// The price of a call besides its keys, in key updates.
 pub const CALL_COST: usize = 1;
-/// Key updates the store takes per second, from all pods together.
+/// The key updates that the store takes per second from all pods together.
 pub const STORE_UPDATES_PER_SECOND: u64 = 50_000;
-/// What a pod takes at least, however many there are.
+/// The key updates per second that a pod may always send, however large the fleet is.
 const POD_UPDATES_PER_SECOND_MIN: u64 = 50;
-/// What is saved up at most: so much time's worth, but at least one full batch.
+/// The most that a pod saves up: so much time's worth of updates, but at least one full batch.
 const HELD_MAX: Span = Span::nanos(100_000_000);
 
-/// What one update costs the only pod of a fleet.
+/// The price of an update in a fleet of one pod.
 const UPDATE_ALONE: Span = interval(STORE_UPDATES_PER_SECOND);
-/// What one update costs at most.
+/// The highest price of an update.
 const UPDATE_MAX: Span = interval(POD_UPDATES_PER_SECOND_MIN);
 
 const fn interval(per_second: u64) -> Span {
@@ -39,17 +40,17 @@ const fn interval(per_second: u64) -> Span {
     }
 }
 
-/// One pod's part of what the store takes. Full at first.
+/// The key updates that one pod may send. A new budget is full.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// What one update costs.
+    /// The price of one update.
     update: Span,
-    /// When it is full again.
+    /// When the budget is full again.
     full_at: Nanos,
 }
 
 impl Budget {
-    /// The part of one of so many pods. None counts as one.
+    /// The budget of one of so many pods. Zero pods count as one.
     pub fn new(pods: u64) -> Self {
         Self {
             update: update(pods),
@@ -57,7 +58,7 @@ impl Budget {
         }
     }
 
-    /// The fleet has so many pods now. What was held stays held, as far as it fits.
+    /// Changes the number of pods. The budget keeps the updates that it holds, as far as they fit.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Budget;
@@ -74,13 +75,14 @@ impl Budget {
         self.full_at = now.after(used);
     }
 
-    /// How many updates may be sent now.
+    /// The number of updates that the pod may send now.
     pub fn available(&self, now: Nanos) -> usize {
         let updates = self.room(now).whole(self.update).get();
         usize::try_from(updates).unwrap_or(usize::MAX)
     }
 
-    /// Takes so many updates, all or none. More than it ever holds waits until it is full, and is charged in full.
+    /// Takes so many updates, all or none. If they are more than a full budget holds, it takes them when it is full,
+    /// and charges all of them.
     pub fn take(&mut self, keys: usize, now: Nanos) -> bool {
         let price = self.price(keys);
         let taken = price.min(self.capacity()) <= self.room(now);
@@ -90,7 +92,7 @@ impl Budget {
         taken
     }
 
-    /// What is kept for keys that are urgent, in updates: a quarter of what it holds when full.
+    /// The updates that are reserved for urgent keys: a quarter of a full budget.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Budget;
@@ -102,7 +104,7 @@ impl Budget {
         usize::try_from(updates >> 2).unwrap_or(usize::MAX)
     }
 
-    /// How long it takes until so many updates have been sent, if each waits for its turn.
+    /// The time until the pod has sent so many updates, if each waits for its turn.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Budget;
@@ -115,7 +117,7 @@ impl Budget {
         self.price(updates).less(self.room(now))
     }
 
-    /// When [`Self::take`] of so many will succeed, if nothing else is taken before.
+    /// When [`Self::take`] of so many updates will succeed, if nobody takes any before.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Budget;
@@ -137,18 +139,18 @@ impl Budget {
         self.update.times(Cells::new(keys))
     }
 
-    /// What it holds when full.
+    /// What a full budget holds.
     fn capacity(&self) -> Span {
         HELD_MAX.max(self.price(BATCH_MAX))
     }
 
-    /// What it holds.
+    /// What the budget holds now.
     fn room(&self, now: Nanos) -> Span {
         self.capacity().less(self.full_at.since(now))
     }
 }
 
-/// What one update costs one of so many pods.
+/// The price of an update for one of so many pods.
 fn update(pods: u64) -> Span {
     UPDATE_ALONE.times(Cells::new(pods.max(1))).min(UPDATE_MAX)
 }
@@ -159,7 +161,7 @@ mod tests {
 
     const START: Nanos = Nanos::new(0);
 
-    /// Updates taken within ten seconds by a pod that always wants more.
+    /// The updates that a pod which always wants more takes within ten seconds.
     fn taken_in_ten_seconds(pods: u64) -> u64 {
         let (mut budget, mut taken, mut now) = (Budget::new(pods), 0, START);
         let end = START.after(Span::seconds(10));

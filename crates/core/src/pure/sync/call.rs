@@ -1,298 +1,48 @@
-//! What passes between a pod and the store. `sync/apply.lua` is the other end of it.
+//! The messages between a pod and the store. The scripts in `src/sync/lua` are the other end.
 //!
-//! No absolute time is among it: a pod sends cells and prices and is answered levels, all of them lengths.
+//! No message contains an absolute time: a pod sends cells and prices, and the store answers levels. All of them are
+//! lengths. `store_key.rs` names the keys, `terms.rs` says how the store counts them.
 
-use super::Share;
-use crate::pure::{Cells, Limit, Span};
+use super::{KnownUsage, Lane, Share, StoreKey, Terms};
+use crate::pure::{Cells, Span};
 
-/// The parts of the store. A lane is a Redis hash tag: what is in one lane is in one slot of a cluster.
-pub const LANES: u8 = 64;
-/// Keys of one call, at most: about a millisecond of Redis.
+/// The most keys of one call: about a millisecond of Redis.
 pub const BATCH_MAX: usize = 100;
-/// The longest debt, whatever the limit.
-const DEBT_MAX: Span = Span::seconds(60);
-/// The longest debt that rare news is a reason for.
-const DEBT_HEARD_MAX: Span = Span::seconds(2);
-/// Of a key that a pod knows nothing of, so much of its limit is taken for used where its value in the store is spoilt.
-const ASSUMED_MAX: Span = Span::seconds(60);
-/// What a level must have grown by to be news, as long as there is not too much of it.
+/// The least growth of a level that the store publishes, while there is not too much news.
 pub const NEWS_STEP: Span = Span::nanos(20_000_000);
 
-/// One part of the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane(u8);
-
-impl Lane {
-    /// The lane of that number, wrapped into the range.
-    pub const fn new(number: u8) -> Self {
-        Self(number & 63)
-    }
-
-    /// The lane of the key `name`.
-    pub const fn of(name: u128) -> Self {
-        let [.., low] = name.to_be_bytes();
-        Self::new(low)
-    }
-
-    /// Its number, below [`LANES`].
-    pub const fn number(self) -> u8 {
-        self.0
-    }
-
-    /// Every lane.
-    pub fn all() -> impl Iterator<Item = Self> {
-        (0..LANES).map(Self)
-    }
-}
-
-/// How a key is counted in the store. Part of the key's name there: what is counted differently is another key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BucketKind {
-    /// A level under a rule's limit.
-    Level,
-    /// A level under limits that callers carry: a time line that no rule gives a scale.
-    Caller,
-    /// Counts per window.
-    Window,
-}
-
-/// What names a key in the store, alike on every pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoreKey {
-    /// How it is counted.
-    pub kind: BucketKind,
-    /// Its rule.
-    pub rule: u64,
-    /// Its name.
-    pub name: u128,
-}
-
-impl BucketKind {
-    /// Whether callers supply the limit, which may be another one every time.
-    pub const fn has_limits_of_callers(self) -> bool {
-        matches!(self, Self::Caller)
-    }
-}
-
-impl StoreKey {
-    /// A key of a level rule.
-    pub const fn level(rule: u64, name: u128) -> Self {
-        let kind = BucketKind::Level;
-        Self { kind, rule, name }
-    }
-
-    /// A key with a caller-supplied limit.
-    pub const fn caller(rule: u64, name: u128) -> Self {
-        let kind = BucketKind::Caller;
-        Self { kind, rule, name }
-    }
-
-    /// A key of a windowed rule.
-    pub const fn window(rule: u64, name: u128) -> Self {
-        let kind = BucketKind::Window;
-        Self { kind, rule, name }
-    }
-
-    /// Whether the store counts it in windows.
-    pub const fn is_windowed(&self) -> bool {
-        matches!(self.kind, BucketKind::Window)
-    }
-
-    /// The lane it lives in.
-    pub const fn lane(&self) -> Lane {
-        Lane::of(self.name)
-    }
-}
-
-/// What a key is counted under.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Terms {
-    /// A bucket.
-    Level {
-        /// What one cell costs.
-        interval: Span,
-        /// The level it may reach.
-        capacity: Span,
-        /// How far above that overshoot is booked.
-        debt_max: Span,
-    },
-    /// Windows aligned to the epoch.
-    Window {
-        /// How long one is.
-        window: Span,
-        /// The cells of one.
-        requests: Cells,
-        /// Whether the window before counts too, by how much of it is still in sight. Only a [`Take`] needs to know.
-        sliding: bool,
-    },
-}
-
-impl Terms {
-    /// A bucket of `limit`. Its debt is at most one burst and at most a minute, but at least one cell.
-    pub fn level(limit: &Limit) -> Self {
-        Self::Level {
-            interval: limit.interval(),
-            capacity: limit.capacity(),
-            debt_max: limit.capacity().min(DEBT_MAX).max(limit.interval()),
-        }
-    }
-
-    /// A bucket of `limit` whose rule charges what it denies. Its debt is at most one burst, however long that takes to
-    /// drain: a day's budget is repaid in days.
-    ///
-    /// ```
-    /// use tidegate_core::pure::sync::Terms;
-    /// use tidegate_core::pure::{Limit, LimitFault, Span, Unit};
-    /// let limit = Limit::new(1_000_000, Unit::Day, 1, None)?;
-    /// assert_eq!(Terms::charging(&limit).level_max(), Span::seconds(2 * 86_400));
-    /// assert_eq!(Terms::level(&limit).level_max(), Span::seconds(86_400 + 60));
-    /// # Ok::<(), LimitFault>(())
-    /// ```
-    pub fn charging(limit: &Limit) -> Self {
-        Self::Level {
-            interval: limit.interval(),
-            capacity: limit.capacity(),
-            debt_max: limit.capacity().max(limit.interval()),
-        }
-    }
-
-    /// These terms where pods hear of a level only every `news_step`: what they admit meanwhile is booked too.
-    ///
-    /// ```
-    /// use tidegate_core::pure::sync::Terms;
-    /// use tidegate_core::pure::{Limit, Span, Unit};
-    /// let terms = Terms::level(&Limit::new(30, Unit::Second, 1, None).expect("sound"));
-    /// assert_eq!(terms.heard_every(Span::nanos(20_000_000)), terms);
-    /// let debt_max = |terms| match terms { Terms::Level { debt_max, .. } => debt_max, Terms::Window { .. } => Span::ZERO };
-    /// assert_eq!(debt_max(terms.heard_every(Span::nanos(700_000_000))), Span::nanos(1_400_000_000));
-    /// assert_eq!(debt_max(terms.heard_every(Span::seconds(5))), Span::seconds(2));
-    /// ```
-    #[must_use]
-    pub fn heard_every(self, news_step: Span) -> Self {
-        match self {
-            Self::Level {
-                interval,
-                capacity,
-                debt_max,
-            } => Self::Level {
-                interval,
-                capacity,
-                debt_max: debt_max.max(news_step.plus(news_step).min(DEBT_HEARD_MAX)),
-            },
-            Self::Window { .. } => self,
-        }
-    }
-
-    /// The highest level a bucket has.
-    pub const fn level_max(&self) -> Span {
-        match self {
-            Self::Level {
-                capacity, debt_max, ..
-            } => capacity.plus(*debt_max),
-            Self::Window { window, .. } => *window,
-        }
-    }
-
-    /// Windows of `limit`, each by itself.
-    pub const fn window(limit: &Limit) -> Self {
-        Self::Window {
-            window: limit.window(),
-            requests: Cells::new(limit.requests()),
-            sliding: false,
-        }
-    }
-
-    /// Windows of `limit` that slide.
-    pub const fn sliding(limit: &Limit) -> Self {
-        Self::Window {
-            window: limit.window(),
-            requests: Cells::new(limit.requests()),
-            sliding: true,
-        }
-    }
-}
-
-/// What a pod has to tell of one key.
+/// What a pod reports of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta {
-    /// Which.
+    /// The key.
     pub key: StoreKey,
-    /// What it is counted under.
+    /// The terms under which the store counts the key.
     pub terms: Terms,
-    /// Cells admitted.
+    /// The cells that the pod admitted.
     pub gross: Cells,
-    /// Those of them that have not drained yet, as a price (a level) ...
+    /// For a level: the price of those of them that have not drained yet.
     pub price: Span,
-    /// ... or as cells (windows).
+    /// For windows: those of them that the store adds to the count.
     pub billed: Cells,
-    /// How long ago they were admitted; the store picks their window by it.
+    /// How long ago the pod admitted them. The store picks their window by it.
     pub age: Span,
-    /// This pod's part of the key's demand, and so of its refill: what of it drained while the delta could not be told
-    /// is not billed. The whole is wrong here unless the pod is alone: every pod would net the same refill.
+    /// This pod's part of the key's demand, and so of its refill. While the pod cannot report the delta, it subtracts
+    /// this part of what drains. Only a pod that is alone in the fleet may take the whole: otherwise every pod would
+    /// subtract the same refill.
     pub share: Share,
     /// Whether the other pods are to report this key too.
     pub live: bool,
-    /// How full the key is without this delta, as far as this pod knows: a value that is no value of ours starts again
-    /// there.
-    pub known: Known,
-}
-
-/// How full a key is, as far as a pod knows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// A bucket's level ...
-    pub level: Span,
-    /// ... or the cells of the present window.
-    pub cells: Cells,
-}
-
-impl Known {
-    /// What a pod that knows nothing of a key has to assume: that it is full, but no longer than a minute.
-    ///
-    /// ```
-    /// use tidegate_core::pure::sync::{Known, Terms};
-    /// use tidegate_core::pure::{Cells, Limit, Span, Unit};
-    /// let limit = |unit| Limit::new(100, unit, 1, None).expect("sound");
-    /// assert_eq!(Known::assumed(&Terms::level(&limit(Unit::Second))).level, Span::seconds(1));
-    /// assert_eq!(Known::assumed(&Terms::level(&limit(Unit::Hour))).level, Span::seconds(60));
-    /// assert_eq!(Known::assumed(&Terms::window(&limit(Unit::Minute))).cells, Cells::new(100));
-    /// assert_eq!(Known::assumed(&Terms::window(&limit(Unit::Hour))).cells, Cells::new(2));
-    /// ```
-    pub fn assumed(terms: &Terms) -> Self {
-        match terms {
-            Terms::Level { capacity, .. } => Self {
-                level: (*capacity).min(ASSUMED_MAX),
-                cells: Cells::ZERO,
-            },
-            Terms::Window {
-                window, requests, ..
-            } => Self {
-                level: Span::ZERO,
-                cells: Share::of(ASSUMED_MAX.get(), window.get()).of_cells(*requests),
-            },
-        }
-    }
-
-    /// The same so much later.
-    #[must_use]
-    fn later(self, elapsed: Span, terms: &Terms) -> Self {
-        match terms {
-            Terms::Level { .. } => Self {
-                level: self.level.less(elapsed),
-                ..self
-            },
-            Terms::Window { window, .. } if elapsed >= *window => Self::default(),
-            Terms::Window { .. } => self,
-        }
-    }
+    /// How full the key is without this delta, as far as this pod knows. Where the store finds a value that is not
+    /// ours, it starts again from there.
+    pub known: KnownUsage,
 }
 
 impl Delta {
-    /// The same delta told `elapsed` later: a level has drained by the pod's share of that time, windows have moved on.
-    /// What was admitted stays admitted: `gross` and `billed` do not change.
+    /// The same delta, reported `elapsed` later: a level has drained by the pod's share of that time, and windows have
+    /// moved on. Admitted cells stay admitted: `gross` and `billed` do not change.
     ///
     /// ```
-    /// use tidegate_core::pure::sync::{Delta, Known, Share, StoreKey, Terms};
+    /// use tidegate_core::pure::sync::{Delta, KnownUsage, Share, StoreKey, Terms};
     /// use tidegate_core::pure::{Cells, Span};
     /// let delta = Delta {
     ///     key: StoreKey::level(1, 2),
@@ -303,7 +53,7 @@ impl Delta {
     ///     age: Span::ZERO,
     ///     share: Share::even(4),
     ///     live: false,
-    ///     known: Known::default(),
+    ///     known: KnownUsage::default(),
     /// };
     /// let later = delta.netted(Span::nanos(400));
     /// assert_eq!((later.price, later.gross), (Span::nanos(400), Cells::new(5)));
@@ -322,20 +72,9 @@ impl Delta {
             ..self
         }
     }
-}
 
-/// What a merge put above capacity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Overshoot {
-    /// The cells of it that were admitted.
-    pub cells: Cells,
-    /// Whether the store forgave debt above `debt_max`.
-    pub capped: bool,
-}
-
-impl Delta {
-    /// What this delta put above capacity, by the store's answer. Cells that were `charged` although they were denied are
-    /// debt, and no overshoot. Windows have none.
+    /// The overshoot that this delta caused, by the store's answer. Denied cells that were `charged` all the same are
+    /// debt, not overshoot. Windows have no overshoot.
     pub fn overshoot(&self, state: StoreState, charged: Cells) -> Overshoot {
         let (
             Terms::Level {
@@ -358,62 +97,71 @@ impl Delta {
     }
 }
 
-/// One exchange with one lane.
+/// The part of a delta that is above the capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overshoot {
+    /// The admitted cells above the capacity.
+    pub cells: Cells,
+    /// Whether the store forgave the debt above `debt_max`.
+    pub capped: bool,
+}
+
+/// One request to one lane: a pod reports deltas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which lane.
+    /// The lane that all of its keys are in.
     pub lane: Lane,
-    /// The sequence number the store must have for this call to be applied.
+    /// The sequence number that the store must have to apply this call.
     pub previous: u64,
-    /// The sequence number it has afterwards.
+    /// The sequence number that the store has afterwards.
     pub sequence: u64,
     /// At most [`BATCH_MAX`], each key once.
     pub deltas: Vec<Delta>,
-    /// By how much a level must have grown to be told to the other pods once more.
+    /// The least growth of a level that the store publishes again.
     pub news_step: Span,
 }
 
-/// What the store answers to a [`Call`].
+/// The store's answer to a [`Call`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// Whether it was applied now; otherwise nothing was changed.
+pub struct StoreReply {
+    /// Whether the store applied this call now. Otherwise it changed nothing.
     pub applied: bool,
-    /// The sequence number the store has now; 0 if it knows nothing of this pod.
+    /// The sequence number that the store has now; 0 if it has no record of this pod.
     pub sequence: u64,
-    /// The cells this lane has ever booked for this pod.
+    /// All cells that this lane has ever booked for this pod.
     pub gross: Cells,
-    /// How each key stands, in the call's order.
+    /// The state of each key, in the order of the call.
     pub states: Vec<StoreState>,
-    /// Values that were no values of ours and were replaced.
+    /// How many values were not ours, so that the store replaced them.
     pub repaired: u64,
 }
 
-/// How a key stands fleet-wide.
+/// The fleet-wide state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
-    /// A bucket.
+    /// The state of a bucket.
     Level {
-        /// How full it is.
+        /// How full the bucket is.
         level: Span,
-        /// Thousandths of cells that all pods reported lately.
+        /// The fading sum of what all pods reported, in thousandths of cells.
         demand: u64,
-        /// Whether debt was forgiven.
+        /// Whether the store forgave debt.
         capped: bool,
     },
-    /// Windows.
+    /// The state of windows.
     Window {
-        /// Cells of this window.
+        /// The cells of the current window.
         current: Cells,
-        /// Cells of the one before.
+        /// The cells of the window before.
         previous: Cells,
-        /// How long this one still is.
+        /// The time until the current window ends.
         left: Span,
     },
 }
 
 impl StoreState {
-    /// The least that a refused check waits although this state has room: the key has changed since, or the pod knows
-    /// less than the store.
+    /// The least wait of a check that the store refused although this state has room: the key has changed since, or the
+    /// pod knows less than the store.
     pub const fn least_wait(&self) -> Span {
         match self {
             Self::Level { .. } => Span::nanos(1),
@@ -422,78 +170,97 @@ impl StoreState {
     }
 }
 
-/// What pods tell each other through the store.
+/// What the store publishes about a key to all pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct News {
-    /// Of which key.
+    /// The key.
     pub key: StoreKey,
-    /// What.
+    /// What happened to it.
     pub kind: NewsKind,
 }
 
-/// A piece of news.
+/// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewsKind {
-    /// The key has no room: its level, or for windows how long its window still is.
+    /// The key has no room. The length is its level, or the time until its window ends.
     Full(Span),
-    /// Report all of it for so long.
+    /// The pods are to report every cell of the key for so long.
     Live(Span),
-    /// Somebody reset it.
+    /// Somebody reset the key.
     Reset,
 }
 
-/// A pod's sign of life.
+/// A pod's heartbeat: the pod counts as alive until it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// After how long without another one it is no longer counted.
+    /// The time without another heartbeat after which the store stops counting the pod.
     pub expiry: Span,
-    /// Resets it knows of.
+    /// The number of resets that the pod knows of.
     pub resets_seen: u64,
-    /// Whether this is its last.
+    /// Whether this is the pod's last heartbeat.
     pub leaving: bool,
 }
 
-/// What a sign of life is answered.
+/// The store's answer to a [`Heartbeat`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// Pods alive.
+    /// The number of pods alive.
     pub pods: u64,
-    /// Resets so far.
+    /// The number of resets so far.
     pub resets: u64,
-    /// Those it did not know of, oldest first, as far as they are remembered.
+    /// The keys of the resets that the pod did not know of, oldest first, as far as the store remembers them.
     pub reset_keys: Vec<StoreKey>,
 }
 
-/// A check of a strict rule, decided by the store.
+/// A check of a strict rule. The store decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Take {
-    /// Of which key.
+    /// The key.
     pub key: StoreKey,
-    /// What it is counted under.
+    /// The terms under which the store counts the key.
     pub terms: Terms,
-    /// How many cells.
+    /// The cells that the check costs.
     pub cost: Cells,
-    /// Whether cells that are not there are charged all the same, as debt.
+    /// Whether the store charges a denied check too, as debt.
     pub charge: bool,
 }
 
-/// Cells that callers gave back, to be given back in the store.
+impl Take {
+    /// The price of its cells; zero for windows, which count cells.
+    pub const fn price(&self) -> Span {
+        match self.terms {
+            Terms::Level { interval, .. } => interval.times(self.cost),
+            Terms::Window { .. } => Span::ZERO,
+        }
+    }
+}
+
+/// The store's answer to a [`Take`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakeReply {
+    /// Whether the cells fitted, so that the store took them.
+    pub taken: bool,
+    /// The state of the key after that.
+    pub state: StoreState,
+}
+
+/// Cells that callers gave back, for the store to subtract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refund {
-    /// Of which key.
+    /// The key.
     pub key: StoreKey,
-    /// What it is counted under.
+    /// The terms under which the store counts the key.
     pub terms: Terms,
-    /// How many cells.
+    /// The cells to refund.
     pub cells: Cells,
-    /// By how much a level falls: less than the cells cost where a part of them had drained.
+    /// The length by which a level falls. It is less than the price of the cells if a part of them had drained.
     pub price: Span,
-    /// How long ago they were refunded; the store picks their window by it.
+    /// How long ago the caller refunded them. The store picks their window by it.
     pub age: Span,
 }
 
 impl From<&Take> for Refund {
-    /// All that was taken, just now.
+    /// Refunds all cells of a take that was made just now.
     fn from(take: &Take) -> Self {
         Self {
             key: take.key,
@@ -503,23 +270,4 @@ impl From<&Take> for Refund {
             age: Span::ZERO,
         }
     }
-}
-
-impl Take {
-    /// What its cells cost; nothing where windows count them.
-    pub const fn price(&self) -> Span {
-        match self.terms {
-            Terms::Level { interval, .. } => interval.times(self.cost),
-            Terms::Window { .. } => Span::ZERO,
-        }
-    }
-}
-
-/// The decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Whether the cells were there, and were taken.
-    pub taken: bool,
-    /// How the key stands after that.
-    pub state: StoreState,
 }

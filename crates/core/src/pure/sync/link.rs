@@ -1,8 +1,9 @@
-//! What a pod believes of its path to one shard of the store: whether to call it, and when again.
+//! What a pod believes of its path to one shard of the store: whether to call the shard now, and when to try again.
 //!
-//! [`Link`] is told how calls end and says whether the next one is worth making. It never calls: the shell does, gives
-//! every call a timeout, and reports a timeout as a failure. Several calls may be under way at once, so an end may come
-//! in any state: a late success is good news whenever it comes, a late failure while open is no news.
+//! The shell tells [`Link`] how each call ended, and [`Link`] says whether the next call is worth making. It never
+//! calls: the shell does, gives every call a timeout, and counts a timeout as a failure. Several calls may be under way
+//! at once, so a call may end in any state of the link. A late success always closes the circuit; a late failure
+//! changes nothing while the circuit is open.
 //!
 //! ```
 //! use tidegate_core::pure::sync::{Circuit, Link};
@@ -24,24 +25,24 @@
 
 use crate::pure::{Nanos, Span};
 
-/// So many failures ...
+/// So many failures within [`FAILURES_WITHIN`] open the circuit.
 const FAILURES_MAX: usize = 5;
-/// ... within this time open the circuit.
+/// See [`FAILURES_MAX`].
 const FAILURES_WITHIN: Span = Span::seconds(10);
-/// So many in a row are a partition.
+/// So many failures in a row are a partition.
 const PARTITIONED_AFTER: u32 = 3;
-/// How long an open circuit cools down before a probe: not longer after the tenth than after the first, so that pods
-/// come back together.
+/// How long an open circuit waits before a probe. The wait does not grow with the number of probes, so that all pods
+/// come back at about the same time.
 const COOL_DOWN: Span = Span::seconds(1);
-/// The wait after the first failure in a row; each further one doubles it ...
+/// The wait after the first failure in a row. Each further failure doubles it, up to [`PACE_MAX`].
 const PACE: Span = Span::nanos(20_000_000);
-/// ... up to this.
+/// See [`PACE`].
 const PACE_MAX: Span = Span::nanos(500_000_000);
-/// A probe that nobody reported the end of is given up after this. Otherwise one forgotten call would cut a pod off
-/// for good.
+/// The time after which the link gives up a probe whose end nobody reported. Otherwise one forgotten call would cut off
+/// the pod for good.
 const PROBE_MAX: Span = Span::seconds(30);
 
-/// What the circuit breaker of a link does.
+/// The state of the circuit breaker of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circuit {
     /// Calls pass.
@@ -53,7 +54,7 @@ pub enum Circuit {
 }
 
 impl Circuit {
-    /// As a metric shows it.
+    /// The value of the metric.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Circuit;
@@ -69,15 +70,15 @@ impl Circuit {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum LinkState {
     Closed {
-        /// When the latest failures were, the oldest first.
+        /// The times of the latest failures, oldest first.
         failures: [Option<Nanos>; FAILURES_MAX],
-        /// No call before this.
+        /// The link allows no call before this time.
         paced_until: Option<Nanos>,
     },
     HalfOpen {
-        /// When the probe is given up.
+        /// When the link gives up the probe.
         until: Nanos,
     },
     Open {
@@ -86,7 +87,7 @@ enum State {
     },
 }
 
-impl State {
+impl LinkState {
     const FRESH: Self = Self::Closed {
         failures: [None; FAILURES_MAX],
         paced_until: None,
@@ -102,7 +103,7 @@ impl State {
 /// The path to one shard of the store.
 #[derive(Clone, Debug)]
 pub struct Link {
-    state: State,
+    state: LinkState,
     failed_in_a_row: u32,
     last_success: Option<Nanos>,
     trip: Span,
@@ -115,17 +116,17 @@ impl Default for Link {
 }
 
 impl Link {
-    /// A path nothing is known of yet: it may be called at once and is not partitioned.
+    /// A path of which nothing is known yet. It may be called at once and is not partitioned.
     pub const fn new() -> Self {
         Self {
-            state: State::FRESH,
+            state: LinkState::FRESH,
             failed_in_a_row: 0,
             last_success: None,
             trip: Span::ZERO,
         }
     }
 
-    /// An answer took so long: that is a quarter of what answers take from now on.
+    /// Adds the time that one answer took to the moving average, with a weight of a quarter.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Link;
@@ -139,19 +140,20 @@ impl Link {
         self.trip = self.trip.less(quarter(self.trip)).plus(quarter(trip));
     }
 
-    /// What answers take.
+    /// The time that answers take: a moving average.
     pub const fn trip(&self) -> Span {
         self.trip
     }
 
-    /// Whether a call is worth making now. After a cool-down a `true` is the probe: ask only to call.
+    /// Whether a call is worth making now. After a cool-down the first `true` stands for the probe, so ask only before
+    /// a call.
     pub fn may_call(&mut self, now: Nanos) -> bool {
         match self.state {
-            State::Closed { paced_until, .. } => paced_until.is_none_or(|until| now >= until),
-            State::Open { until } | State::HalfOpen { until } => {
+            LinkState::Closed { paced_until, .. } => paced_until.is_none_or(|until| now >= until),
+            LinkState::Open { until } | LinkState::HalfOpen { until } => {
                 let probe = now >= until;
                 if probe {
-                    self.state = State::HalfOpen {
+                    self.state = LinkState::HalfOpen {
                         until: now.after(PROBE_MAX),
                     };
                 }
@@ -160,7 +162,7 @@ impl Link {
         }
     }
 
-    /// When [`Self::may_call`] is worth asking again; none if it is now.
+    /// When [`Self::may_call`] is worth asking again; `None` if it is now.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Link;
@@ -172,92 +174,92 @@ impl Link {
     /// ```
     pub const fn next_at(&self) -> Option<Nanos> {
         match self.state {
-            State::Closed { paced_until, .. } => paced_until,
-            State::Open { until } | State::HalfOpen { until } => Some(until),
+            LinkState::Closed { paced_until, .. } => paced_until,
+            LinkState::Open { until } | LinkState::HalfOpen { until } => Some(until),
         }
     }
 
-    /// A call was answered. Closes the circuit, whichever call it was. While closed it makes up for one earlier failure: a
-    /// path on which most calls are answered is worth calling, however many there are.
+    /// Takes note of an answered call. It closes the circuit, whichever call it was. While the circuit is closed, it
+    /// cancels the latest failure: a path on which most calls succeed is worth calling, however many calls there are.
     pub fn succeeded(&mut self, now: Nanos) {
         self.failed_in_a_row = 0;
         self.last_success = Some(now);
         self.state = match self.state {
-            State::Closed { failures, .. } => {
-                // Empty places come first, the latest failure is last.
+            LinkState::Closed { failures, .. } => {
+                // Empty slots come first, the latest failure is last.
                 let [first, second, third, fourth, _] = failures;
-                State::Closed {
+                LinkState::Closed {
                     failures: [None, first, second, third, fourth],
                     paced_until: None,
                 }
             }
-            State::Open { .. } | State::HalfOpen { .. } => State::FRESH,
+            LinkState::Open { .. } | LinkState::HalfOpen { .. } => LinkState::FRESH,
         };
     }
 
-    /// A call was not answered, or not properly. `jitter` is any random number: it makes pods that failed together come
-    /// back apart.
+    /// Takes note of a call without a proper answer. `jitter` is any random number: it spreads the probes of pods that
+    /// failed together.
     pub fn failed(&mut self, now: Nanos, jitter: u64) {
         self.failed_in_a_row = self.failed_in_a_row.saturating_add(1);
         self.state = match self.state {
-            State::Closed { failures, .. } => {
+            LinkState::Closed { failures, .. } => {
                 let [_, first, second, third, fourth] = failures;
                 if first.is_some_and(|first| now.since(first) <= FAILURES_WITHIN) {
-                    State::open(now, jitter)
+                    LinkState::open(now, jitter)
                 } else {
-                    State::Closed {
+                    LinkState::Closed {
                         failures: [first, second, third, fourth, Some(now)],
                         paced_until: Some(now.after(pace(self.failed_in_a_row))),
                     }
                 }
             }
-            // Taken for the probe's, which it may not be: then the probe's success still closes.
-            State::HalfOpen { .. } => State::open(now, jitter),
-            // Sent before it opened. Sixty-four calls that time out together are one outage.
-            State::Open { until } => State::Open { until },
+            // The link takes it for the end of the probe. If it is another call, the probe's success still closes.
+            LinkState::HalfOpen { .. } => LinkState::open(now, jitter),
+            // The call was sent before the circuit opened. Sixty-four calls that time out together are one outage.
+            LinkState::Open { until } => LinkState::Open { until },
         };
     }
 
-    /// What the circuit breaker does.
+    /// The state of the circuit breaker.
     pub const fn state(&self) -> Circuit {
         match self.state {
-            State::Closed { .. } => Circuit::Closed,
-            State::HalfOpen { .. } => Circuit::HalfOpen,
-            State::Open { .. } => Circuit::Open,
+            LinkState::Closed { .. } => Circuit::Closed,
+            LinkState::HalfOpen { .. } => Circuit::HalfOpen,
+            LinkState::Open { .. } => Circuit::Open,
         }
     }
 
-    /// Whether rules go by their fallback: three failures in a row, or a circuit that is not closed, until the next
-    /// success.
+    /// Whether rules use their fallback: from three failures in a row on, or while the circuit is not closed, until the
+    /// next success.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Link;
     /// use tidegate_core::pure::Nanos;
     /// let mut link = Link::new();
-    /// let told = [1, 2, 3].map(|at| { link.failed(Nanos::new(at), 0); link.is_partitioned() });
-    /// assert_eq!(told, [false, false, true]);
+    /// let partitioned = [1, 2, 3].map(|at| { link.failed(Nanos::new(at), 0); link.is_partitioned() });
+    /// assert_eq!(partitioned, [false, false, true]);
     /// link.succeeded(Nanos::new(4));
     /// assert!(!link.is_partitioned());
     /// ```
     pub const fn is_partitioned(&self) -> bool {
         match self.state {
-            State::Closed { .. } => self.failed_in_a_row >= PARTITIONED_AFTER,
-            State::HalfOpen { .. } | State::Open { .. } => true,
+            LinkState::Closed { .. } => self.failed_in_a_row >= PARTITIONED_AFTER,
+            LinkState::HalfOpen { .. } | LinkState::Open { .. } => true,
         }
     }
 
-    /// Whether the last call was not answered.
+    /// Whether the last call failed.
     pub const fn is_failing(&self) -> bool {
         self.failed_in_a_row > 0
     }
 
-    /// When the store was last heard of.
+    /// When the store last answered.
     pub const fn last_success(&self) -> Option<Nanos> {
         self.last_success
     }
 }
 
-/// The wait after so many failures in a row.
+/// The wait after the last of so many failures in a row.
 fn pace(failed_in_a_row: u32) -> Span {
     let doublings = failed_in_a_row.saturating_sub(1).min(16);
     let pace = PACE.get().checked_shl(doublings).unwrap_or(u64::MAX);
@@ -275,7 +277,7 @@ fn jittered(span: Span, jitter: u64) -> Span {
 mod tests {
     use super::*;
 
-    /// Jitter that leaves a cool-down as it is.
+    /// Jitter that does not change a cool-down.
     const NONE: u64 = 250;
 
     fn ms(ms: u64) -> Nanos {

@@ -1,10 +1,11 @@
-//! How pods keep one limit together: what is told to the store, when, and what to do while it cannot be told.
+//! How the pods of a fleet hold one limit together: what a pod reports to the store, when, and what it does while the
+//! store is unreachable.
 //!
-//! State machines that are told what happened and say what to do next. They never do it: `engine/sync` puts them
-//! together, and the shell (or a simulation) carries calls to a store and answers back.
+//! These are state machines: the caller tells them what happened, and they say what to do next. They never do it.
+//! `engine/sync` puts them together, and the shell (or a simulation) sends the calls to a store and brings the answers.
 //!
-//! Invariant: a cell that was admitted is in exactly one place: pending in its bucket, in a frozen batch, in the store's
-//! books, kept back by silence, or counted as lost.
+//! Invariant: an admitted cell is in exactly one place: pending in its bucket, in a frozen batch, booked by the store,
+//! withheld because its key is silent, or counted as lost.
 
 pub mod budget;
 pub mod call;
@@ -12,15 +13,19 @@ pub mod lane;
 pub mod link;
 pub mod reading;
 pub mod share;
+pub mod store_key;
+pub mod terms;
 pub mod trigger;
 
 pub use budget::{Budget, CALL_COST, STORE_UPDATES_PER_SECOND};
 pub use call::{
-    BATCH_MAX, BucketKind, Call, Delta, Heartbeat, HeartbeatReply, Known, LANES, Lane, NEWS_STEP,
-    News, NewsKind, Overshoot, Refund, Reply, StoreKey, StoreState, Take, Taken, Terms,
+    BATCH_MAX, Call, Delta, Heartbeat, HeartbeatReply, NEWS_STEP, News, NewsKind, Overshoot,
+    Refund, StoreReply, StoreState, Take, TakeReply,
 };
-pub use lane::{Batch, KEPT_FOR, KEPT_MAX, KEPT_MIN, LaneBook, Outcome, Step};
+pub use lane::{Batch, KEPT_FOR, KEPT_MAX, KEPT_MIN, LaneBook, LaneOutcome, LaneStep};
 pub use link::{Circuit, Link};
-pub use reading::Reading;
+pub use reading::StoreReading;
 pub use share::{Demand, Share, ShareCode};
+pub use store_key::{BucketKind, LANES, Lane, StoreKey};
+pub use terms::{KnownUsage, Terms};
 pub use trigger::{Allowance, FleetView, Trigger};

@@ -1,8 +1,8 @@
-//! Parts of a limit, and how much of a key's demand is this pod's.
+//! Shares of a limit, and this pod's part of a key's demand.
 //!
-//! While the store is gone a pod grants only its [`Share`]: three quarters by what it had of the key's demand, one
-//! quarter evenly, so that a client that moves finds something everywhere. Rounded down, so that the shares of a fleet do
-//! not sum to more than one.
+//! While the store is unreachable, a pod grants only its [`Share`]: three quarters of it follow the pod's part of the
+//! key's demand, and one quarter is even, so that a client that moves to another pod finds some room there. Shares are
+//! rounded down, so that the shares of a fleet do not sum to more than one.
 //!
 //! ```
 //! use tidegate_core::pure::sync::{Demand, Share};
@@ -17,30 +17,30 @@ use super::trigger::Trigger;
 use crate::pure::time::scale_up;
 use crate::pure::{Cells, Nanos, Span};
 
-/// The parts of one.
+/// The unit of a share is one 65,536th.
 const PARTS: u32 = 65_536;
-/// The most demand there is: times 10,000 it is still exact in the store's numbers.
+/// The highest demand. Ten thousand times as much is still exact in the store's numbers.
 const DEMAND_MAX: u64 = 1 << 39;
-/// Thousandths of a cell in one.
+/// A demand counts thousandths of cells.
 const THOUSANDTHS: u64 = 1_000;
-/// After so many milliseconds half of a demand is left.
+/// The time after which half of a demand is left, in milliseconds.
 const HALVED_MS: u64 = 10_000;
 /// Nanoseconds in a millisecond.
 const MILLISECOND: u64 = 1_000_000;
 
-/// A part of one, in 65,536ths. Never above one.
+/// A fraction between none and the whole, in 65,536ths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u32);
 
 impl Share {
-    /// All of it.
+    /// The whole.
     pub const WHOLE: Self = Self(PARTS);
-    /// None of it.
+    /// Nothing.
     pub const NONE: Self = Self(0);
-    /// The least that is something.
+    /// The smallest share above [`Self::NONE`].
     const LEAST: Self = Self(1);
 
-    /// `part` of `whole`, rounded down, at most one. Of nothing it is none.
+    /// `part` of `whole`, rounded down and at most [`Self::WHOLE`]. Any part of zero is [`Self::NONE`].
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -54,7 +54,7 @@ impl Share {
         Self::clamped(parts)
     }
 
-    /// What each of so many pods has if all have the same; never nothing. No pods count as one.
+    /// The share of each of so many pods if all have the same. It is never [`Self::NONE`]; zero pods count as one.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -66,7 +66,7 @@ impl Share {
         Self::of(1, pods.max(1)).max(Self::LEAST)
     }
 
-    /// What a pod grants alone: ¾ of its weight and ¼ of its even share; never nothing.
+    /// What a pod grants without the store: ¾ of its weight plus ¼ of its even share. It is never [`Self::NONE`].
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -83,10 +83,11 @@ impl Share {
         Self::clamped(parts).max(Self::LEAST)
     }
 
-    /// The most that a weight may be at the next look: twice what it was, or twice the even one.
+    /// The highest weight that the pod may use at its next look: twice this one, or twice the even one.
     ///
-    /// While pods begin to report a key one after the other, the first has all of the demand there is, the second half
-    /// of it, and so on: taken at their word, all together would hold back several times what they may.
+    /// Pods begin to report a key one after the other. At first the first pod has all of the reported demand, then the
+    /// second has half of it, and so on. If each used its weight at once, all of them together would withhold several
+    /// times what they may.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -99,7 +100,7 @@ impl Share {
         Self::clamped(u128::from(most.0).saturating_mul(2))
     }
 
-    /// This part of a length, rounded down.
+    /// This share of a length, rounded down.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -113,12 +114,12 @@ impl Share {
         Span::nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// This part of so many cells, rounded up: a share of a burst is at least one cell.
+    /// This share of so many cells, rounded up: a share of a burst is at least one cell.
     pub fn of_cells(self, cells: Cells) -> Cells {
         Cells::new(scale_up(cells.get(), u64::from(PARTS), u64::from(self.0)))
     }
 
-    /// What something costs a pod that grants only this part: `span` divided by it, rounded up.
+    /// The price for a pod that grants only this share: `span` divided by the share, rounded up.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Share;
@@ -138,16 +139,16 @@ impl Share {
     }
 }
 
-/// A share in seven bits: a bucket has no room for more. What a cell costs, in eighths of its price, rounded up: the share
-/// is at most the one that was asked for, and at least eight ninths of it.
+/// A share in seven bits, because a bucket has no room for more. The code is the price of a cell in eighths, rounded
+/// up: the share is at most the requested one, and at least eight ninths of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareCode(Trigger);
 
-/// Prices are kept in so many parts of one.
+/// A [`ShareCode`] counts prices in eighths.
 const PRICE_PARTS: u64 = 8;
 
 impl ShareCode {
-    /// The greatest share that can be kept and is at most `share`, or else the least there is.
+    /// The greatest share of at most `share` that seven bits can hold, or else the smallest that they can hold.
     ///
     /// ```
     /// use tidegate_core::pure::sync::{Share, ShareCode};
@@ -166,27 +167,27 @@ impl ShareCode {
         }
     }
 
-    /// The one that is kept as `code`.
+    /// The share that `code` stands for.
     pub const fn of_code(code: u8) -> Self {
         Self(Trigger::of_code(code))
     }
 
-    /// What it is kept as: seven bits.
+    /// The seven bits.
     pub const fn code(self) -> u8 {
         self.0.code()
     }
 
-    /// The share it stands for.
+    /// The share that it stands for.
     pub fn share(self) -> Share {
         let price = self.0.cells().unwrap_or(Cells::ONE).get();
         Share::of(PRICE_PARTS, price).max(Share::LEAST)
     }
 }
 
-/// How much of a key was wanted lately: thousandths of cells, fading as the store's count of it does.
+/// The recent demand for a key in thousandths of cells. It fades just as the store's own count does.
 ///
-/// What is `d` now is `d · 10 s / (10 s + t)` at the next update, `t` later. Time is counted in whole milliseconds; the
-/// rest is left for the next update, so that many small steps fade as well.
+/// A demand of `d` is `d · 10 s / (10 s + t)` at the next update, `t` later. An update counts whole milliseconds and
+/// leaves the rest for the next one, so that many small steps fade as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     thousandths: u64,
@@ -194,7 +195,7 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// So many cells were wanted.
+    /// Adds so many cells.
     ///
     /// ```
     /// use tidegate_core::pure::sync::Demand;
@@ -214,7 +215,7 @@ impl Demand {
         self.faded_until = self.faded_until.after(faded);
     }
 
-    /// What is left of it now, in thousandths of cells.
+    /// The demand that is left at `now`, in thousandths of cells.
     pub fn at(&self, now: Nanos) -> u64 {
         let whole = HALVED_MS.saturating_add(self.elapsed_ms(now));
         self.thousandths
@@ -223,7 +224,7 @@ impl Demand {
             .unwrap_or(0)
     }
 
-    /// What part of the fleet's demand is this pod's: at most all of it, and none while nothing is known of a total.
+    /// This pod's part of the fleet's demand: at most the whole, and nothing while the total is unknown.
     ///
     /// ```
     /// use tidegate_core::pure::sync::{Demand, Share};

@@ -1,26 +1,29 @@
-//! When a key is told to the store: after so many cells, not after so much time.
+//! When a pod reports a key: after so many cells, not after so much time.
 //!
-//! A pod may hold back a part of what all pods together may leave unseen. A key that a pod uses within its even share
-//! need not be told at all: if every pod stays within its share, the fleet stays within the limit.
+//! All pods together may leave a part of a bucket unreported, and each pod may withhold its share of that part. A pod
+//! need not report a key at all while it uses the key within its even share: if every pod stays within its share, the
+//! fleet stays within the limit.
 
 use super::share::Share;
 use crate::pure::{Cells, Limit, Span};
 
-/// Of a pod's even part of the burst, one in so many may be used at once in silence.
+/// A silent key may use this fraction (one in so many) of the pod's even part of the burst at once.
 const ALLOWANCE_PART: u64 = 4;
 
-/// The pending cells at which a key wants a round before its time, in seven bits: a bucket has no room for more.
-/// 0 never triggers; from 8 on it has four significant bits, rounded down.
+/// The number of pending cells at which a key asks for a sync round before its time.
+///
+/// It has seven bits, because a bucket has no room for more. 0 never triggers; numbers from 8 on have four significant
+/// bits, rounded down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger(u8);
 
 impl Trigger {
-    /// No number of cells.
+    /// No number of cells triggers.
     pub const NEVER: Self = Self(0);
-    /// Every cell.
+    /// Every cell triggers.
     pub const EACH: Self = Self(1);
 
-    /// The greatest trigger of at most `cells`, and at least one.
+    /// The greatest trigger of at most `cells`, and of at least one cell.
     ///
     /// ```
     /// use tidegate_core::pure::{Cells, sync::Trigger};
@@ -42,7 +45,7 @@ impl Trigger {
         Self(u8::try_from(code).unwrap_or(127))
     }
 
-    /// The least trigger above `cells`, or the greatest there is.
+    /// The smallest trigger above `cells`, or else the greatest trigger.
     ///
     /// ```
     /// use tidegate_core::pure::{Cells, sync::Trigger};
@@ -58,29 +61,29 @@ impl Trigger {
         }
     }
 
-    /// The trigger that is kept as `code`.
+    /// The trigger that `code` stands for.
     pub const fn of_code(code: u8) -> Self {
         Self(code & 127)
     }
 
-    /// What it is kept as: seven bits.
+    /// The seven bits.
     pub const fn code(self) -> u8 {
         self.0
     }
 
-    /// The cells it stands for.
+    /// The cells that it stands for; `None` for [`Self::NEVER`].
     pub fn cells(self) -> Option<Cells> {
         (self.0 > 0).then(|| Cells::new(self.number()))
     }
 
-    /// Whether it lies above `before` and not above `after`.
+    /// Whether a step from `before` to `after` pending cells reaches it.
     #[inline]
     pub fn is_crossed(self, before: u64, after: u64) -> bool {
         let at = self.number();
         before < at && at <= after
     }
 
-    /// The cells, and 0 for never, which nothing crosses.
+    /// The cells. 0 means never: no step crosses it.
     #[inline]
     fn number(self) -> u64 {
         let code = u64::from(self.0);
@@ -91,27 +94,27 @@ impl Trigger {
     }
 }
 
-/// How far from exact the fleet may be, and how many share it.
+/// What a pod knows of the fleet: how accurate it has to be, and how many pods it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetView {
-    /// The part of a bucket that may be unseen by the store.
+    /// The part of a bucket that all pods together may leave unreported.
     pub accuracy: Share,
-    /// Pods alive.
+    /// The number of pods alive.
     pub pods: u64,
 }
 
 impl FleetView {
-    /// What a pod that has `weight` of a key's demand may hold back of it: `accuracy` of the greater of its part of the
-    /// room and its even part of the whole.
+    /// The cells that a pod with `weight` of a key's demand may withhold: `accuracy` of its part of the room or of its
+    /// even part of the whole, whichever is greater.
     pub fn trigger(&self, whole: Cells, room: Cells, weight: Share) -> Trigger {
         let even = Cells::new(whole.get().checked_div(self.pods.max(1)).unwrap_or(0));
         let part = weight.of_cells(room).max(even);
-        // Cells are rounded down here: a share of cells would be rounded up.
-        let held_back = self.accuracy.of_span(Span::nanos(part.get()));
-        Trigger::at(Cells::new(held_back.get()))
+        // `of_span` rounds down, as it has to be here; `of_cells` would round up.
+        let withheld = self.accuracy.of_span(Span::nanos(part.get()));
+        Trigger::at(Cells::new(withheld.get()))
     }
 
-    /// Whether a pod may not even hold back one cell of a key of `limit`.
+    /// Whether a pod may not withhold even one cell of a key of `limit`.
     pub fn is_thin(&self, limit: &Limit) -> bool {
         let cells_per_pod = self
             .accuracy
@@ -120,7 +123,7 @@ impl FleetView {
         cells_per_pod < self.pods.max(1)
     }
 
-    /// What a pod may use of a key of `limit` without telling; `None` if that is less than a cell.
+    /// What a pod may use of a key of `limit` without reporting it; `None` if that is less than a cell.
     pub fn allowance(&self, limit: &Limit) -> Option<Allowance> {
         let pods = self.pods.max(1);
         let cells = limit
@@ -134,22 +137,24 @@ impl FleetView {
     }
 }
 
-/// A pod's even share of a limit: a bucket of its own.
+/// What a pod may use of a silent key, as a bucket of its own: a part of the pod's even share of the burst, refilled at
+/// the even share of the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// What it holds.
+    /// The cells that may be used at once.
     pub cells: Cells,
-    /// What one cell costs.
+    /// The time that one cell costs.
     pub interval: Span,
 }
 
 impl Allowance {
-    /// How full it may be.
+    /// The level that the pod may reach in silence.
     pub const fn capacity(&self) -> Span {
         self.interval.times(self.cells)
     }
 
-    /// How many cells are admitted before it is looked at again: half of it, so that it is never far exceeded unseen.
+    /// The cells that the pod admits before it looks at the allowance again: half of it, so that usage never exceeds it
+    /// by far unnoticed.
     pub fn trigger(&self) -> Trigger {
         Trigger::at(Cells::new(self.cells.get() >> 1))
     }

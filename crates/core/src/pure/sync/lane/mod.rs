@@ -1,131 +1,134 @@
-//! One lane's books: every frozen batch is in the store once, whatever is lost on the way there or back.
+//! The books of one lane: the store applies every frozen batch once, whatever the network loses.
 //!
-//! The store applies a call only if the sequence number it has is the call's `previous`, and always answers the number and
-//! the gross total it has. [`LaneBook`] says what to send and is told the answers; it never sends. One exchange is under
-//! way at a time; a call without an answer is simply sent again.
+//! The store applies a call only if its own sequence number is the call's `previous`. It always answers its number and
+//! its gross total. [`LaneBook`] says what to send and takes the answers; it never sends. One call is under way at a
+//! time; an unanswered batch is resent unchanged. After one second, what has drained meanwhile is subtracted.
 //!
-//! What the store answers is the truth, and everything follows from comparing it with the books:
+//! The store's answer is the truth. The book compares it with its own records:
 //!
-//! | the store has | it means | what is done |
+//! | the store's number | what it means | what the book does |
 //! |---|---|---|
-//! | the frozen batch's number | it was applied, now or by an attempt whose answer was lost | settled and kept |
-//! | the acknowledged number | nothing is missing | the frozen batch is sent (again) |
-//! | an older one | a failover lost writes, or a replay is half done | what is kept of them is sent again, billed net |
-//! | a newer one | a record that is not ours | adopted: see [`Step::Adopted`] |
+//! | that of the frozen batch | the store applied it, now or in an attempt whose answer was lost | settles the batch and keeps it |
+//! | the acknowledged one | nothing is missing | sends (or resends) the frozen batch |
+//! | an older one | a failover lost writes, or a replay is half done | replays the batches that it kept, net of what has drained |
+//! | a newer one | the record is not ours | adopts the number: see [`LaneStep::Adopted`] |
 //!
-//! A number names one content for ever: after a loss numbers go on from the last one given, and a gap that is no longer
-//! kept is jumped over. So a duplicate that arrives late finds another number and changes nothing, or does what a replay
-//! would have done. The one exception is a late duplicate of what was already given up: it is counted as `found`.
+//! A sequence number always names the same batch. After a loss, new numbers continue from the last one given, and a
+//! replay skips numbers whose batches are no longer kept. So a duplicate that arrives late does not match the store's
+//! number and changes nothing, or it does what a replay would have done. There is one exception: a late duplicate of
+//! batches that were already counted as lost. The book counts those cells as `found`.
 //!
 //! ```
-//! use tidegate_core::pure::sync::{Delta, Known, Lane, LaneBook, Reply, Share, Step, StoreKey, Terms};
+//! use tidegate_core::pure::sync::{Delta, KnownUsage, Lane, LaneBook, StoreReply, Share, LaneStep, StoreKey, Terms};
 //! use tidegate_core::pure::{Cells, Nanos, Span};
 //! # let delta = Delta {
 //! #     key: StoreKey::window(1, 2),
 //! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false },
 //! #     gross: Cells::new(5), price: Span::ZERO, billed: Cells::new(5), age: Span::ZERO,
-//! #     share: Share::even(4), live: false, known: Known::default(),
+//! #     share: Share::even(4), live: false, known: KnownUsage::default(),
 //! # };
 //! let now = Nanos::new(0);
 //! let mut book = LaneBook::new(Lane::new(7));
 //! assert_eq!(book.freeze(vec![delta], now), Ok(()));
 //! let call = book.call(now).expect("a batch is frozen");
 //! assert_eq!((call.previous, call.sequence), (0, 1));
-//! // No answer: the same again. The store says that it has it already.
+//! // No answer: the pod resends the same call. The store answers that it has already applied it.
 //! assert_eq!(book.call(now), Some(call));
-//! let reply = Reply { applied: false, sequence: 1, gross: Cells::new(5), states: vec![], repaired: 0 };
-//! assert!(matches!(book.answered(&reply, now).step, Step::Settled(_)));
+//! let reply = StoreReply { applied: false, sequence: 1, gross: Cells::new(5), states: vec![], repaired: 0 };
+//! assert!(matches!(book.answered(&reply, now).step, LaneStep::Settled(_)));
 //! assert_eq!((book.settled(), book.in_flight()), (Cells::new(5), Cells::ZERO));
 //! ```
 //!
-//! Invariant: what was ever frozen = [`LaneBook::settled`] + [`LaneBook::in_flight`] + lost − found.
+//! Invariant: all cells ever frozen = [`LaneBook::settled`] + [`LaneBook::in_flight`] + lost − found.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Call, Delta, Lane, NEWS_STEP, Reply};
+use super::{Call, Delta, Lane, NEWS_STEP, StoreReply};
 use crate::pure::{Cells, Nanos, Span};
 
-/// How long an acknowledged batch is kept: a failover that loses more than this loses cells.
+/// How long the book keeps an acknowledged batch. A failover that loses older writes loses cells.
 pub const KEPT_FOR: Span = Span::seconds(30);
-/// A batch that could not be told for longer is billed net of what has drained since.
-const RESENT_AS_IT_WAS: Span = Span::seconds(1);
-/// Deltas of acknowledged batches kept for one lane, at most: one to two megabytes.
+/// How long the book resends a batch unchanged. After that it subtracts what has drained.
+const RESENT_UNCHANGED_FOR: Span = Span::seconds(1);
+/// The most deltas of acknowledged batches that one lane keeps: one to two megabytes.
 pub const KEPT_MAX: usize = 8_192;
-/// And as many as are kept in any case.
+/// The least that [`LaneBook::keeping`] sets that number to.
 pub const KEPT_MIN: usize = 1_024;
 
-/// Deltas that travel together.
+/// Deltas that the pod sends together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Its number in its lane.
+    /// Its sequence number in the lane.
     pub sequence: u64,
-    /// What it tells.
+    /// The reports of its keys.
     pub deltas: Vec<Delta>,
-    /// When it was frozen.
+    /// When the pod froze it.
     pub frozen_at: Nanos,
-    /// The cells of all of its deltas.
+    /// The gross cells of all of its deltas.
     pub gross: Cells,
 }
 
-/// What an answer meant.
+/// What the book concluded from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct LaneOutcome {
     /// What happened.
-    pub step: Step,
-    /// Cells the store had acknowledged, does not have any more, and are no longer kept. Each is reported once.
+    pub step: LaneStep,
+    /// Acknowledged cells that the store has lost and the book no longer keeps. Each cell is counted here once.
     pub lost: Cells,
-    /// Cells reported as lost that the store has after all, or that we do not know of.
+    /// Cells that the store has although they were counted as lost, or although the book does not know of them.
     pub found: Cells,
 }
 
 /// What happened to a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// The frozen batch is in the store. The answer's levels are of its keys if it was sent last.
+pub enum LaneStep {
+    /// The store has the frozen batch. The states of the answer are those of its keys if it was the batch sent last.
     Settled(Arc<Batch>),
-    /// The store has less than it had acknowledged. What is kept of it comes next.
+    /// The store has lost acknowledged batches. The next call replays the kept ones.
     Behind,
-    /// The store has more of what it had lost.
+    /// The store has more of the batches that it had lost.
     Replayed,
-    /// The store has a number that we never gave: a broken record, or somebody else with our name. The lane goes on from
-    /// that number. What is kept is not sent again. The frozen batch is, under a new number, if the store's gross total
-    /// proves that it is not in there; otherwise it would have been [`Self::Settled`], since nothing may count twice.
+    /// The store has a number that this pod never gave: the record is broken, or another process uses this pod's id.
+    /// The lane continues from that number and does not replay the kept batches. It resends the frozen batch under a
+    /// new number if the store's gross total proves that the store does not have it. Otherwise the batch is
+    /// [`Self::Settled`], because no cell may count twice.
     Adopted,
-    /// Nothing: the same call again.
+    /// Nothing. The next call is the same.
     Unchanged,
 }
 
+/// An acknowledged batch, kept for a replay.
 #[derive(Clone, Debug)]
-struct Kept {
+struct KeptBatch {
     batch: Arc<Batch>,
     confirmed_at: Nanos,
 }
 
-/// What one pod knows of its part of one lane.
+/// The batches that one pod sent to one lane, and how much of them the store has.
 #[derive(Clone, Debug)]
 pub struct LaneBook {
     lane: Lane,
-    /// The highest number the store ever confirmed.
+    /// The highest number that the store ever confirmed.
     acked: u64,
-    /// The number it has by its last answer: below `acked` after a loss.
+    /// The number in the store's last answer. It is below `acked` after a loss.
     stored: u64,
-    /// The gross total it has by its last answer ...
+    /// The gross total in the store's last answer.
     settled: Cells,
-    /// ... and the one it has once the kept batches above `stored` are there again.
+    /// The gross total that the store will have after the replay of the kept batches above `stored`.
     expected: Cells,
     frozen: Option<Arc<Batch>>,
-    /// Acknowledged once, the oldest first.
-    kept: VecDeque<Kept>,
-    /// How many deltas those are.
+    /// The batches that the store has confirmed, oldest first.
+    kept: VecDeque<KeptBatch>,
+    /// The number of deltas in `kept`.
     kept_deltas: usize,
-    /// How many they may be.
+    /// The most deltas that `kept` may have.
     kept_max: usize,
 }
 
 impl LaneBook {
-    /// The books of a pod that has told this lane nothing yet.
+    /// The book of a pod that has sent nothing to this lane yet.
     pub const fn new(lane: Lane) -> Self {
         Self {
             lane,
@@ -140,7 +143,7 @@ impl LaneBook {
         }
     }
 
-    /// The same books, which keep about so many deltas.
+    /// The same book, which keeps about so many deltas, at least [`KEPT_MIN`] and at most [`KEPT_MAX`].
     #[must_use]
     pub fn keeping(self, deltas: usize) -> Self {
         Self {
@@ -149,15 +152,15 @@ impl LaneBook {
         }
     }
 
-    /// Whether a new batch may be frozen: none waits for its answer, and none is to be replayed.
+    /// Whether the pod may freeze a new batch: no batch waits for its answer, and there is nothing to replay.
     pub fn is_idle(&self) -> bool {
         self.frozen.is_none() && self.missing().is_none()
     }
 
-    /// Makes these the next batch. No deltas make none.
+    /// Freezes these deltas as the next batch. An empty list makes no batch.
     ///
     /// # Errors
-    /// While the lane is not idle they are handed back.
+    /// Hands the deltas back while the lane is not idle.
     pub fn freeze(&mut self, deltas: Vec<Delta>, now: Nanos) -> Result<(), Vec<Delta>> {
         if !self.is_idle() {
             return Err(deltas);
@@ -173,8 +176,8 @@ impl LaneBook {
         Ok(())
     }
 
-    /// What to send now: a batch the store has lost, as it is billed by now, or else the frozen one as it was frozen. None
-    /// when idle.
+    /// The call to send now: the next batch to replay, net of what has drained, or else the frozen batch. `None` when
+    /// idle.
     pub fn call(&self, now: Nanos) -> Option<Call> {
         let (sequence, deltas) = match (self.missing(), &self.frozen) {
             (Some(kept), Some(_) | None) => {
@@ -188,7 +191,7 @@ impl LaneBook {
             (None, Some(frozen)) => {
                 let elapsed = now.since(frozen.frozen_at);
                 let deltas = frozen.deltas.iter();
-                let deltas = deltas.map(|delta| match elapsed > RESENT_AS_IT_WAS {
+                let deltas = deltas.map(|delta| match elapsed > RESENT_UNCHANGED_FOR {
                     true => delta.netted(elapsed),
                     false => *delta,
                 });
@@ -205,7 +208,7 @@ impl LaneBook {
         })
     }
 
-    /// A call that changes nothing and is answered what the store has. For [`Self::answered_probe`].
+    /// A call that changes nothing: the store only answers what it has. The answer goes to [`Self::answered_probe`].
     pub const fn probe(&self) -> Call {
         Call {
             lane: self.lane,
@@ -216,29 +219,29 @@ impl LaneBook {
         }
     }
 
-    /// The answer to the last [`Self::call`]. An answer that was overtaken by another is harmless: the next one corrects
-    /// what it made of it.
-    pub fn answered(&mut self, reply: &Reply, now: Nanos) -> Outcome {
-        match self.standing(reply.sequence) {
-            Standing::Missing | Standing::Complete => self.catch_up(reply, now),
-            Standing::Settled(frozen) => self.settle(frozen, reply, now),
-            Standing::Foreign => self.adopt(reply, now),
+    /// Takes the answer to the last [`Self::call`]. A stale answer does no harm: the next answer corrects what the book
+    /// concluded from it.
+    pub fn answered(&mut self, reply: &StoreReply, now: Nanos) -> LaneOutcome {
+        match self.position(reply.sequence) {
+            StorePosition::Missing | StorePosition::Complete => self.catch_up(reply, now),
+            StorePosition::Settled(frozen) => self.settle(frozen, reply, now),
+            StorePosition::Foreign => self.adopt(reply, now),
         }
     }
 
-    /// The answer to a [`Self::probe`]. It only looks whether the store is behind: the rest is found by the next call.
-    pub fn answered_probe(&mut self, reply: &Reply, now: Nanos) -> Outcome {
-        match self.standing(reply.sequence) {
-            Standing::Missing | Standing::Complete => self.catch_up(reply, now),
-            Standing::Settled(_) | Standing::Foreign => Outcome {
-                step: Step::Unchanged,
+    /// Takes the answer to a [`Self::probe`]. It only notices that the store is behind; the next call finds the rest.
+    pub fn answered_probe(&mut self, reply: &StoreReply, now: Nanos) -> LaneOutcome {
+        match self.position(reply.sequence) {
+            StorePosition::Missing | StorePosition::Complete => self.catch_up(reply, now),
+            StorePosition::Settled(_) | StorePosition::Foreign => LaneOutcome {
+                step: LaneStep::Unchanged,
                 lost: Cells::ZERO,
                 found: Cells::ZERO,
             },
         }
     }
 
-    /// Lets go of batches that the store confirmed too long ago. What it has lost since stays until it is there again.
+    /// Drops the batches that the store confirmed longer than [`KEPT_FOR`] ago. Batches that wait for a replay stay.
     pub fn forget_old(&mut self, now: Nanos) {
         let stored = self.stored;
         while let Some(oldest) = self.kept.front()
@@ -250,7 +253,7 @@ impl LaneBook {
         }
     }
 
-    /// Cells frozen that the store does not have as far as we know: the frozen batch, and what is to be replayed.
+    /// The cells that the store does not have as far as the book knows: the frozen batch and the batches to replay.
     pub fn in_flight(&self) -> Cells {
         let frozen = self
             .frozen
@@ -259,24 +262,24 @@ impl LaneBook {
         self.expected.less(self.settled).plus(frozen)
     }
 
-    /// Cells the store has booked for us in this lane, by its last answer.
+    /// The cells that the store has booked for this pod in this lane, by its last answer.
     pub const fn settled(&self) -> Cells {
         self.settled
     }
 
-    /// Whether anything could be replayed.
+    /// Whether the book keeps any batch that it could replay.
     pub fn has_kept(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// The highest sequence number the store ever confirmed.
+    /// The highest sequence number that the store ever confirmed.
     pub const fn acked(&self) -> u64 {
         self.acked
     }
 
-    /// The next batch to be replayed.
-    fn missing(&self) -> Option<&Kept> {
-        // Asked of every lane in every turn, and nearly always nothing is missing.
+    /// The next batch to replay.
+    fn missing(&self) -> Option<&KeptBatch> {
+        // Every turn asks this of every lane, and nearly always nothing is missing.
         if self.kept.back()?.batch.sequence <= self.stored {
             return None;
         }
@@ -286,24 +289,24 @@ impl LaneBook {
         self.kept.get(first)
     }
 
-    /// Where a store that has `sequence` stands.
-    fn standing(&self, sequence: u64) -> Standing {
+    /// What the store has if its number is `sequence`.
+    fn position(&self, sequence: u64) -> StorePosition {
         match (&self.frozen, sequence.cmp(&self.acked)) {
-            (Some(_) | None, Ordering::Less) => Standing::Missing,
-            (Some(_) | None, Ordering::Equal) => Standing::Complete,
+            (Some(_) | None, Ordering::Less) => StorePosition::Missing,
+            (Some(_) | None, Ordering::Equal) => StorePosition::Complete,
             (Some(frozen), Ordering::Greater) if frozen.sequence == sequence => {
-                Standing::Settled(Arc::clone(frozen))
+                StorePosition::Settled(Arc::clone(frozen))
             }
-            (Some(_) | None, Ordering::Greater) => Standing::Foreign,
+            (Some(_) | None, Ordering::Greater) => StorePosition::Foreign,
         }
     }
 
-    /// The store has nothing that it had not acknowledged before.
-    fn catch_up(&mut self, reply: &Reply, now: Nanos) -> Outcome {
+    /// Takes an answer from a store that has no more than it had acknowledged before.
+    fn catch_up(&mut self, reply: &StoreReply, now: Nanos) -> LaneOutcome {
         let step = match reply.sequence.cmp(&self.stored) {
-            Ordering::Less => Step::Behind,
-            Ordering::Equal => Step::Unchanged,
-            Ordering::Greater => Step::Replayed,
+            Ordering::Less => LaneStep::Behind,
+            Ordering::Equal => LaneStep::Unchanged,
+            Ordering::Greater => LaneStep::Replayed,
         };
         for kept in &mut self.kept {
             if kept.batch.sequence > self.stored && kept.batch.sequence <= reply.sequence {
@@ -313,8 +316,8 @@ impl LaneBook {
         self.reconcile(reply, step)
     }
 
-    /// The store has the frozen batch.
-    fn settle(&mut self, frozen: Arc<Batch>, reply: &Reply, now: Nanos) -> Outcome {
+    /// Takes an answer from a store that has the frozen batch.
+    fn settle(&mut self, frozen: Arc<Batch>, reply: &StoreReply, now: Nanos) -> LaneOutcome {
         self.frozen = None;
         self.acked = frozen.sequence;
         self.expected = self.expected.plus(frozen.gross);
@@ -324,15 +327,15 @@ impl LaneBook {
         {
             self.kept_deltas = self.kept_deltas.saturating_sub(oldest.batch.deltas.len());
         }
-        self.kept.push_back(Kept {
+        self.kept.push_back(KeptBatch {
             batch: Arc::clone(&frozen),
             confirmed_at: now,
         });
-        self.reconcile(reply, Step::Settled(frozen))
+        self.reconcile(reply, LaneStep::Settled(frozen))
     }
 
-    /// The store has a number that we never gave.
-    fn adopt(&mut self, reply: &Reply, now: Nanos) -> Outcome {
+    /// Takes an answer whose number this pod never gave.
+    fn adopt(&mut self, reply: &StoreReply, now: Nanos) -> LaneOutcome {
         let renumbered = |frozen: &Batch, sequence| {
             Arc::new(Batch {
                 sequence,
@@ -340,7 +343,7 @@ impl LaneBook {
             })
         };
         match self.frozen.take() {
-            // It may be in there.
+            // The store may have it.
             Some(frozen) if reply.gross >= self.expected.plus(frozen.gross) => {
                 let frozen = renumbered(&frozen, reply.sequence);
                 self.settle(frozen, reply, now)
@@ -348,17 +351,18 @@ impl LaneBook {
             Some(frozen) => {
                 self.acked = reply.sequence;
                 self.frozen = Some(renumbered(&frozen, reply.sequence.saturating_add(1)));
-                self.reconcile(reply, Step::Adopted)
+                self.reconcile(reply, LaneStep::Adopted)
             }
             None => {
                 self.acked = reply.sequence;
-                self.reconcile(reply, Step::Adopted)
+                self.reconcile(reply, LaneStep::Adopted)
             }
         }
     }
 
-    /// Takes over what the store has, and counts the difference to what it and the kept batches should have.
-    fn reconcile(&mut self, reply: &Reply, step: Step) -> Outcome {
+    /// Takes over the store's number and total. Counts the difference to what the store and the kept batches should
+    /// have.
+    fn reconcile(&mut self, reply: &StoreReply, step: LaneStep) -> LaneOutcome {
         self.stored = reply.sequence;
         let missing = self
             .kept
@@ -368,7 +372,7 @@ impl LaneBook {
         let before = self.expected;
         self.settled = reply.gross;
         self.expected = reply.gross.plus(missing);
-        Outcome {
+        LaneOutcome {
             step,
             lost: before.less(self.expected),
             found: self.expected.less(before),
@@ -376,15 +380,15 @@ impl LaneBook {
     }
 }
 
-/// What the store's sequence number says.
-enum Standing {
-    /// Acknowledged batches are missing.
+/// What the store has, by its sequence number.
+enum StorePosition {
+    /// It lacks acknowledged batches.
     Missing,
-    /// All acknowledged ones are there.
+    /// It has all acknowledged batches, but not the frozen one.
     Complete,
-    /// And the frozen one.
+    /// It has the frozen batch too.
     Settled(Arc<Batch>),
-    /// It is no number of ours.
+    /// This pod never gave that number.
     Foreign,
 }
 

@@ -1,6 +1,6 @@
-//! What a lane's books do with each answer.
+//! What the book of a lane does with each answer.
 
-use super::super::{Known, Share, StoreKey, Terms};
+use super::super::{KnownUsage, Share, StoreKey, Terms};
 use super::*;
 
 const START: Nanos = Nanos::new(0);
@@ -19,12 +19,12 @@ fn delta(cells: u64) -> Delta {
         age: Span::ZERO,
         share: Share::even(2),
         live: false,
-        known: Known::default(),
+        known: KnownUsage::default(),
     }
 }
 
-fn reply(applied: bool, sequence: u64, gross: u64) -> Reply {
-    Reply {
+fn reply(applied: bool, sequence: u64, gross: u64) -> StoreReply {
+    StoreReply {
         applied,
         sequence,
         gross: Cells::new(gross),
@@ -33,7 +33,7 @@ fn reply(applied: bool, sequence: u64, gross: u64) -> Reply {
     }
 }
 
-/// A book whose batches 1, 2, ... of these many cells are settled, at the start.
+/// A book whose batches 1, 2, ... of so many cells each were settled at the start.
 fn settled(cells: &[u64]) -> LaneBook {
     settle(LaneBook::new(Lane::new(3)), cells)
 }
@@ -48,21 +48,21 @@ fn settle(mut book: LaneBook, cells: &[u64]) -> LaneBook {
     book
 }
 
-fn check(outcome: &Outcome, step: &Step, lost: u64, found: u64) {
+fn check(outcome: &LaneOutcome, step: &LaneStep, lost: u64, found: u64) {
     assert_eq!(outcome.step, *step);
     assert_eq!(outcome.lost, Cells::new(lost), "lost");
     assert_eq!(outcome.found, Cells::new(found), "found");
 }
 
-/// (previous, sequence, price in seconds) of what would be sent.
+/// (previous, sequence, price in seconds) of the call that the book would send.
 fn sends(book: &LaneBook, seconds: u64) -> Option<(u64, u64, u64)> {
     let call = book.call(START.after(Span::seconds(seconds)))?;
     let price = call.deltas.first().map_or(0, |it| it.price.seconds_up());
     Some((call.previous, call.sequence, price))
 }
 
-fn is_settled(outcome: &Outcome, sequence: u64) -> bool {
-    matches!(&outcome.step, Step::Settled(batch) if batch.sequence == sequence)
+fn is_settled(outcome: &LaneOutcome, sequence: u64) -> bool {
+    matches!(&outcome.step, LaneStep::Settled(batch) if batch.sequence == sequence)
 }
 
 #[test]
@@ -84,7 +84,10 @@ fn a_batch_is_the_same_until_answered_and_holds_back_the_next() {
         "handed back"
     );
     assert_eq!(sends(&book, 0), Some((1, 2, 5)));
-    assert_eq!(book.call(START), book.call(START.after(RESENT_AS_IT_WAS)));
+    assert_eq!(
+        book.call(START),
+        book.call(START.after(RESENT_UNCHANGED_FOR))
+    );
     assert_eq!(
         sends(&book, 4),
         Some((1, 2, 3)),
@@ -124,7 +127,7 @@ fn what_a_failover_lost_is_replayed_in_order_and_billed_net() {
     book.freeze(vec![delta(40)], START).expect("idle");
     check(
         &book.answered(&reply(false, 1, 10), START),
-        &Step::Behind,
+        &LaneStep::Behind,
         0,
         0,
     );
@@ -132,14 +135,14 @@ fn what_a_failover_lost_is_replayed_in_order_and_billed_net() {
     assert_eq!(sends(&book, 8), Some((1, 2, 16)), "half of 8 s is ours");
     check(
         &book.answered(&reply(true, 2, 30), START),
-        &Step::Replayed,
+        &LaneStep::Replayed,
         0,
         0,
     );
     assert_eq!(sends(&book, 8), Some((2, 3, 26)));
     check(
         &book.answered(&reply(true, 3, 60), START),
-        &Step::Replayed,
+        &LaneStep::Replayed,
         0,
         0,
     );
@@ -152,19 +155,19 @@ fn a_second_loss_in_the_middle_starts_over_from_what_is_there() {
     let mut book = settled(&[10, 20, 30]);
     check(
         &book.answered_probe(&reply(false, 1, 10), START),
-        &Step::Behind,
+        &LaneStep::Behind,
         0,
         0,
     );
     check(
         &book.answered(&reply(true, 2, 30), START),
-        &Step::Replayed,
+        &LaneStep::Replayed,
         0,
         0,
     );
     check(
         &book.answered(&reply(false, 0, 0), START),
-        &Step::Behind,
+        &LaneStep::Behind,
         0,
         0,
     );
@@ -180,20 +183,20 @@ fn what_is_no_longer_kept_is_jumped_over_and_reported_once() {
     book.forget_old(later);
     check(
         &book.answered_probe(&reply(false, 1, 10), later),
-        &Step::Behind,
+        &LaneStep::Behind,
         20,
         0,
     );
     check(
         &book.answered_probe(&reply(true, 1, 10), later),
-        &Step::Unchanged,
+        &LaneStep::Unchanged,
         0,
         0,
     );
     assert_eq!(sends(&book, 31), Some((1, 3, 30)));
     check(
         &book.answered(&reply(true, 3, 40), later),
-        &Step::Replayed,
+        &LaneStep::Replayed,
         0,
         0,
     );
@@ -206,7 +209,7 @@ fn after_losing_all_numbers_go_on() {
     book.forget_old(START.after(Span::seconds(31)));
     check(
         &book.answered_probe(&reply(false, 0, 0), START),
-        &Step::Behind,
+        &LaneStep::Behind,
         30,
         0,
     );
@@ -215,7 +218,7 @@ fn after_losing_all_numbers_go_on() {
     // A duplicate from long ago comes in before it: the first batch was not lost after all.
     check(
         &book.answered(&reply(false, 1, 10), START),
-        &Step::Replayed,
+        &LaneStep::Replayed,
         0,
         10,
     );
@@ -242,7 +245,7 @@ fn no_more_than_so_many_are_kept() {
     assert_eq!(book.kept.len(), KEPT_MAX);
     check(
         &book.answered_probe(&reply(false, 0, 0), START),
-        &Step::Behind,
+        &LaneStep::Behind,
         10,
         0,
     );
@@ -254,7 +257,7 @@ fn a_number_we_never_gave_is_adopted_and_the_batch_goes_after_it() {
     book.freeze(vec![delta(5)], START).expect("idle");
     check(
         &book.answered(&reply(false, 9, 12), START),
-        &Step::Adopted,
+        &LaneStep::Adopted,
         0,
         2,
     );
@@ -278,7 +281,7 @@ fn a_probe_only_looks_whether_the_store_is_behind() {
     for sequence in [1, 2, 9] {
         let gross = if sequence == 1 { 10 } else { 15 };
         let outcome = book.answered_probe(&reply(false, sequence, gross), START);
-        check(&outcome, &Step::Unchanged, 0, 0);
+        check(&outcome, &LaneStep::Unchanged, 0, 0);
     }
     assert_eq!(sends(&book, 0), Some((1, 2, 5)));
 }

@@ -1,42 +1,42 @@
-//! What people are shown of a value: text of a bounded length.
+//! The text of a bounded length that people see of a value.
 //!
-//! A value may be of any length, and need not be text. What is cut, or is no text, gets a tag with its length and a
-//! hash of all its bytes: `/login/aaaa…[1100 bytes, 0f1e2d3c4b5a6978]`. A value that has the beginning of a tag in it
-//! is tagged, too. So no value that is shown whole looks like one that was cut.
+//! A value may have any length, and need not be text. If it is cut, or is not text, it gets a tag with its length and a
+//! hash of all its bytes: `/login/aaaa…[1100 bytes, 0f1e2d3c4b5a6978]`. A value that contains the beginning of a tag
+//! gets one too. So no value that is shown whole looks like one that was cut.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
-/// How a tag begins.
+/// The beginning of a tag.
 const TAG: &str = "…[";
 
-/// A value, as it is shown.
+/// A value in the form that people see.
 ///
 /// ```
-/// use tidegate_core::pure::Shown;
-/// assert_eq!(Shown::new(b"abc", 3).to_string(), "abc");
-/// assert!(Shown::new(b"abcd", 3).to_string().starts_with("abc…[4 bytes, "));
+/// use tidegate_core::pure::DisplayText;
+/// assert_eq!(DisplayText::new(b"abc", 3).to_string(), "abc");
+/// assert!(DisplayText::new(b"abcd", 3).to_string().starts_with("abc…[4 bytes, "));
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct DisplayText<'a> {
     bytes: &'a [u8],
     bytes_max: usize,
 }
 
-impl<'a> Shown<'a> {
-    /// At most `bytes_max` bytes of `bytes`, and a tag where that is not all.
+impl<'a> DisplayText<'a> {
+    /// At most `bytes_max` bytes of `bytes`, and a tag if that is not all.
     pub const fn new(bytes: &'a [u8], bytes_max: usize) -> Self {
         Self { bytes, bytes_max }
     }
 
-    /// The text, if it can be shown as it is.
+    /// The whole value, if it is text that needs no tag.
     pub fn whole(&self) -> Option<&'a str> {
         let text = std::str::from_utf8(self.bytes).ok()?;
         (text.len() <= self.bytes_max && !text.contains(TAG)).then_some(text)
     }
 }
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for DisplayText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(text) = self.whole() {
             return f.write_str(text);
@@ -44,7 +44,7 @@ impl fmt::Display for Shown<'_> {
         let end = self.bytes.len().min(self.bytes_max);
         let mut shown = self.bytes.get(..end).unwrap_or_default();
         if std::str::from_utf8(self.bytes).is_ok() {
-            // No letter is cut in two.
+            // The cut must not divide a character.
             while std::str::from_utf8(shown).is_err() {
                 shown = shown.split_last().map_or(&[], |(_, before)| before);
             }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn shown(bytes: &[u8], bytes_max: usize) -> String {
-        Shown::new(bytes, bytes_max).to_string()
+        DisplayText::new(bytes, bytes_max).to_string()
     }
 
     #[test]
