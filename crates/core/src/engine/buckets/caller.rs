@@ -7,7 +7,7 @@ use super::exchange::{
 use super::news::NewsEffect;
 use super::striped_map::Room;
 use super::subject::Subject;
-use super::table::{Booking, BucketState, Size};
+use super::table::{Booking, BucketSize, BucketState};
 use super::{Buckets, KeyBucket, fold};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
@@ -28,7 +28,7 @@ impl CallerBucket<'_, '_> {
         let ghost = self.buckets.callers.ghost(*name, moment.now);
         let unheld = self.subject.unheld_tat(ghost);
         BucketState {
-            size: Size::of(self.subject.limit.capacity()),
+            size: BucketSize::of(self.subject.limit.capacity()),
             ..self.buckets.opening(self.subject, unheld)
         }
     }

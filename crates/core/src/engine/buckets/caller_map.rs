@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::exchange::{RefundOutcome, ReportedCells};
 use super::ghosts::{Ghost, Ghosts};
 use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
-use super::table::{Booking, BucketState, Size};
+use super::table::{Booking, BucketSize, BucketState};
 use crate::pure::sync::{FleetView, Share, ShareCode, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
@@ -21,7 +21,7 @@ struct CallerState {
     /// Whether the fleet's level denies it.
     mitigated: bool,
     /// How large it was for the caller that it entered with.
-    size: Size,
+    size: BucketSize,
     unreported: Unreported,
 }
 
@@ -429,7 +429,7 @@ mod tests {
         let opening = || BucketState {
             tat: NOW,
             mitigated: false,
-            size: Size::UNKNOWN,
+            size: BucketSize::UNKNOWN,
             granted: None,
         };
         let after = Nanos::new(1_500);

@@ -9,7 +9,9 @@ use super::exchange::{
 };
 use super::news::NewsEffect;
 use super::subject::{Subject, decide_level};
-use super::table::{Booking, BucketState, EntryPermit, Size, TableKey, Taken, Tenancy, Touch};
+use super::table::{
+    Booking, BucketSize, BucketState, EntryPermit, MovedBucket, TableKey, Tenancy, Touch,
+};
 use super::{Buckets, KeyBucket, fold};
 use crate::engine::answer::Source;
 use crate::engine::snapshot::RuleState;
@@ -143,15 +145,15 @@ impl<'t> LevelBucket<'t, '_> {
         }
         let now = subject.moment.now;
         let mitigated = self.buckets.mitigation(subject);
-        let former = self.take_former(&permit).map(|taken| Taken {
+        let former = self.take_former(&permit).map(|taken| MovedBucket {
             tat: taken.tat.max(mitigated.unwrap_or(taken.tat)),
             ..taken
         });
         let unheld = self.unheld_tat();
-        let opening = former.unwrap_or(Taken {
+        let opening = former.unwrap_or(MovedBucket {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
             trigger: subject.state.opening(),
-            ..Taken::at(now)
+            ..MovedBucket::at(now)
         });
         let (after, standing) = subject.decide(opening.tat, cost);
         // While the table is full, a key has to come twice to be let in.
@@ -159,9 +161,9 @@ impl<'t> LevelBucket<'t, '_> {
         let first_sight = former.is_none() && unheld <= now && is_full;
         let enters = former.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
-        let entering = enters.then_some(Taken {
+        let entering = enters.then_some(MovedBucket {
             tat,
-            size: Size::of(subject.limit.capacity()),
+            size: BucketSize::of(subject.limit.capacity()),
             ..opening
         });
         let held = self.enter(&permit, key, entering, standing.allowed);
@@ -203,7 +205,7 @@ impl<'t> LevelBucket<'t, '_> {
         &self,
         permit: &EntryPermit<'_>,
         key: &TableKey,
-        entering: Option<Taken>,
+        entering: Option<MovedBucket>,
         is_allowed: bool,
     ) -> Option<(Nanos, Tenancy<'t>)> {
         let entrance = entering.map(|bucket| {
@@ -220,7 +222,7 @@ impl<'t> LevelBucket<'t, '_> {
     }
 
     /// Takes out what is held or remembered of the key under a former limit, on the scale of this one.
-    fn take_former(&self, permit: &EntryPermit<'_>) -> Option<Taken> {
+    fn take_former(&self, permit: &EntryPermit<'_>) -> Option<MovedBucket> {
         let (table, subject) = (&self.buckets.level, self.subject);
         let now = subject.moment.now;
         subject.state.former.iter().find_map(|former| {
@@ -228,13 +230,13 @@ impl<'t> LevelBucket<'t, '_> {
             let remembered = || {
                 let tat = table.ghost(&key, now)?;
                 table.forget_ghost(permit, &key);
-                Some(Taken {
+                Some(MovedBucket {
                     trigger: subject.state.opening(),
-                    ..Taken::at(tat)
+                    ..MovedBucket::at(tat)
                 })
             };
             let taken = table.take(permit, &key).or_else(remembered)?;
-            Some(Taken {
+            Some(MovedBucket {
                 tat: former.rescaled(taken.tat, now, &subject.limit),
                 ..taken
             })

@@ -15,16 +15,29 @@
 //!
 //! Shown by: tests/loom/table.rs.
 
+mod book;
+mod key;
+mod slot;
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;
+
+pub use book::{Booking, BucketSize, BucketState, CollectedCells, MovedBucket};
+pub use key::TableKey;
+pub use slot::Tenancy;
+
 use super::ghosts::{Ghost, Ghosts};
 use super::placement::{halves, mixed, pick};
 use crate::engine::atomic::{AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
-use crate::pure::sync::{ShareCode, Trigger};
-use crate::pure::{Cells, Nanos, Span};
+use crate::pure::sync::ShareCode;
+use crate::pure::{Cells, Nanos};
+use book::{
+    IN_FLIGHT, PENDING_MAX, SIZE_SHIFT, TENANCY_SHIFT, TRIGGER_SHIFT, granted, pending,
+    tenancy_number, trigger,
+};
+use slot::{CLAIMED, FoundSlot, SLOT_WORDS, SlotWords, VACANT, is_live};
 
 /// Slots of a group: two words of tags.
 const GROUP: usize = 16;
-/// Words of a slot.
-const SLOT_WORDS: usize = 4;
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
 /// Of ten slots, as many may be in use: above that, two groups are too often both full.
@@ -34,58 +47,6 @@ const HOME_MAX: u32 = 13;
 /// Locks for keys that enter. One key always takes the same one, so it cannot enter twice.
 const STRIPES: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 
-const VACANT: u64 = 0;
-const CLAIMED: u64 = u64::MAX;
-
-/// The book of a slot, from the top: which tenancy of the slot it is (14 bits), how large the bucket is (5 bits), whether the
-/// fleet's level denies the key, whether a batch with cells of it is under way, whether its share has denied a check, whether
-/// it is granted by share, the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by
-/// share every cell is a trigger: those bits are its share then.
-const PENDING_BITS: u32 = 34;
-const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
-const TRIGGER_SHIFT: u32 = PENDING_BITS;
-const TRIGGER_BITS: u64 = 0x7f << TRIGGER_SHIFT;
-const BY_SHARE: u64 = 1 << 41;
-const SHARE_DENIED: u64 = 1 << 42;
-const IN_FLIGHT: u64 = 1 << 43;
-const MITIGATED: u64 = 1 << 44;
-const SIZE_SHIFT: u32 = 45;
-const SIZE_BITS: u64 = 0x1f;
-const TENANCY_SHIFT: u32 = 50;
-
-/// A key as the table knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TableKey {
-    high: u64,
-    low: u64,
-    /// Each half picks one of its groups.
-    spread: u64,
-    /// Picks everything else.
-    salt: u64,
-}
-
-impl TableKey {
-    /// What its ghost is found by.
-    fn name(&self) -> u128 {
-        u128::from(self.high) << 64 | u128::from(self.low)
-    }
-
-    /// The byte it is searched by. Never zero, which is the tag of a vacant slot.
-    const fn tag(&self) -> u8 {
-        (self.salt >> 57) as u8 | 0x80
-    }
-
-    /// Where in a group it goes if that place is free, and is looked for first.
-    #[inline]
-    const fn place(&self) -> usize {
-        (self.salt >> 53) as usize % GROUP
-    }
-
-    const fn stripe(&self) -> usize {
-        self.salt as usize % STRIPES
-    }
-}
-
 /// What became of an attempt to change a bucket.
 #[derive(Debug)]
 pub enum Touch<'a, R> {
@@ -93,50 +54,6 @@ pub enum Touch<'a, R> {
     Held(R, Tenancy<'a>),
     /// The key is not held.
     Missing,
-}
-
-/// One stay of one key in one slot.
-#[derive(Clone, Copy, Debug)]
-pub struct Tenancy<'a> {
-    slot: Slot<'a>,
-    /// The book as it was: its number is that of the stay.
-    book: u64,
-}
-
-/// How a bucket stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BucketState {
-    /// Its TAT.
-    pub tat: Nanos,
-    /// Whether the fleet's level denies its key.
-    pub mitigated: bool,
-    /// The share that this pod grants of its key; `None` if it grants all of it.
-    pub granted: Option<ShareCode>,
-    /// How large it is.
-    pub size: Size,
-}
-
-impl BucketState {
-    /// A bucket at `tat` of which nothing else is known.
-    pub const fn at(tat: Nanos) -> Self {
-        Self {
-            tat,
-            mitigated: false,
-            granted: None,
-            size: Size::UNKNOWN,
-        }
-    }
-}
-
-/// What became of cells that were noted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Booking {
-    /// They are pending.
-    Noted,
-    /// They are pending, and with them the key has reached its trigger.
-    Triggered,
-    /// The key has left its slot meanwhile: nothing was noted.
-    Left,
 }
 
 /// How a key got its slot.
@@ -161,70 +78,6 @@ pub struct Entrance<'a> {
     pub how: SlotOrigin,
     /// The TAT it started with, and its stay; `None` if it got no slot.
     pub held: Option<(Nanos, Tenancy<'a>)>,
-}
-
-/// How large a bucket is: which power of four its capacity fits in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(u8);
-
-impl Size {
-    /// The size of a bucket of which nothing is known: full as soon as it is in use.
-    pub const UNKNOWN: Self = Self(0);
-
-    /// The size of a bucket of this capacity.
-    pub const fn of(capacity: Span) -> Self {
-        let bits = u64::BITS - capacity.get().saturating_sub(1).leading_zeros();
-        // No capacity is longer than a hundred years, which is below 2^62.
-        Self(if bits < 62 {
-            bits.div_ceil(2) as u8
-        } else {
-            31
-        })
-    }
-
-    const fn of_book(book: u64) -> Self {
-        Self((book >> SIZE_SHIFT & SIZE_BITS) as u8)
-    }
-
-    /// How many of 64 parts of it are in use at `level`, roughly.
-    pub const fn part_of(self, level: u64) -> u64 {
-        let parts = level.saturating_mul(64) >> (2 * self.0);
-        if parts < 64 { parts } else { 64 }
-    }
-}
-
-/// A bucket on its way into the table or out of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Its TAT.
-    pub tat: Nanos,
-    /// Its size.
-    pub size: Size,
-    /// Its uncollected cells.
-    pub pending: Cells,
-    /// At how many of them it wants to be collected.
-    pub trigger: Trigger,
-}
-
-impl Taken {
-    /// A bucket at `tat` that nothing is to be told of.
-    pub const fn at(tat: Nanos) -> Self {
-        Self {
-            tat,
-            size: Size::UNKNOWN,
-            pending: Cells::ZERO,
-            trigger: Trigger::NEVER,
-        }
-    }
-}
-
-/// A bucket as it was when its cells were collected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Collected {
-    /// What was pending.
-    pub cells: Cells,
-    /// Its TAT, with those cells.
-    pub tat: Nanos,
 }
 
 /// The table. All methods may be called from any thread.
@@ -318,7 +171,7 @@ impl Table {
                 tat,
                 mitigated: tenancy.is_mitigated(),
                 granted: tenancy.granted(),
-                size: Size::of_book(tenancy.book),
+                size: BucketSize::of_book(tenancy.book),
             }),
             Touch::Missing => None,
         }
@@ -342,7 +195,7 @@ impl Table {
         key: &TableKey,
         mut step: impl FnMut(Nanos, Option<ShareCode>) -> (Option<Nanos>, R),
     ) -> Touch<'_, R> {
-        while let Some(Found {
+        while let Some(FoundSlot {
             slot,
             book,
             mut tat,
@@ -372,133 +225,6 @@ impl Table {
             }
         }
         Touch::Missing
-    }
-
-    /// Notes `cells` as admitted and not yet collected.
-    #[inline(always)]
-    pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booking {
-        let after = |book: u64| {
-            (book & PENDING_MAX)
-                .saturating_add(cells.get())
-                .min(PENDING_MAX)
-        };
-        let Some(book) = tenancy.update_book(|book| book & !PENDING_MAX | after(book)) else {
-            return Booking::Left;
-        };
-        match trigger(book).is_crossed(book & PENDING_MAX, after(book)) {
-            true => Booking::Triggered,
-            false => Booking::Noted,
-        }
-    }
-
-    /// Moves the trigger of a key above what is pending: nobody could be told that it was reached.
-    #[cold]
-    pub fn rearm(&self, tenancy: &Tenancy<'_>) {
-        let _ = tenancy.update_book(|book| match book & BY_SHARE {
-            0 => {
-                let above = u64::from(Trigger::above(pending(book)).code());
-                book & !TRIGGER_BITS | above << TRIGGER_SHIFT
-            }
-            // The bits are its share, and every cell is a trigger.
-            _ => book,
-        });
-    }
-
-    /// Takes back up to so many noted cells, and says how many.
-    pub fn unbook(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Cells {
-        let taken = |book: u64| cells.min(pending(book));
-        match tenancy.update_book(|book| book - taken(book).get()) {
-            Some(before) => taken(before),
-            None => Cells::ZERO,
-        }
-    }
-
-    /// Collects what was noted for `key` since the last time. With `freeze` the key is in flight from then on and keeps
-    /// its slot until [`Table::land`]. `None` if it is not held.
-    pub fn collect(&self, key: &TableKey, freeze: bool) -> Option<Collected> {
-        let Touch::Held(tat, tenancy) = self.touch(key, |tat| (None, tat)) else {
-            return None;
-        };
-        let in_flight = if freeze { IN_FLIGHT } else { 0 };
-        let before = tenancy.update_book(|book| book & !PENDING_MAX | in_flight)?;
-        Some(Collected {
-            cells: pending(before),
-            tat,
-        })
-    }
-
-    /// What is noted for `key` and not collected; `None` if it is not held.
-    pub fn pending(&self, key: &TableKey) -> Option<Cells> {
-        match self.touch(key, |tat| (None, tat)) {
-            Touch::Held(_, Tenancy { book, .. }) => Some(pending(book)),
-            Touch::Missing => None,
-        }
-    }
-
-    /// Ends the flight of `key`, if it is in one, grants all of it again, and sets at how many pending cells it wants to be
-    /// collected and whether the fleet's level denies it. `true` if as many are pending already.
-    pub fn land(&self, key: &TableKey, trigger: Trigger, mitigated: bool) -> bool {
-        let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
-            return false;
-        };
-        let mitigated = if mitigated { MITIGATED } else { 0 };
-        let set = u64::from(trigger.code()) << TRIGGER_SHIFT | mitigated;
-        let cleared = TRIGGER_BITS | IN_FLIGHT | MITIGATED | BY_SHARE | SHARE_DENIED;
-        let before = tenancy
-            .update_book(|book| book & !cleared | set)
-            .unwrap_or(0);
-        trigger.cells().is_some_and(|at| pending(before) >= at)
-    }
-
-    /// Ends the flight of `key`, if it is in one, and grants it by `share` from now on.
-    pub fn grant_by_share(&self, key: &TableKey, share: ShareCode, mitigated: bool) {
-        if let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
-            let mitigated = if mitigated { MITIGATED } else { 0 };
-            let set = u64::from(share.code()) << TRIGGER_SHIFT | mitigated | BY_SHARE;
-            let cleared = TRIGGER_BITS | IN_FLIGHT | MITIGATED | SHARE_DENIED;
-            let _ = tenancy.update_book(|book| book & !cleared | set);
-        }
-    }
-
-    /// Notes that the share of a key has denied a check. `true` for the first time since it was granted.
-    pub fn note_share_denied(&self, tenancy: &Tenancy<'_>) -> bool {
-        let before = tenancy.update_book(|book| match book & BY_SHARE {
-            0 => book,
-            _ => book | SHARE_DENIED,
-        });
-        before.is_some_and(|before| before & (BY_SHARE | SHARE_DENIED) == BY_SHARE)
-    }
-
-    /// Whether the share of `key` has denied a check since it was granted.
-    pub fn is_share_denied(&self, key: &TableKey) -> bool {
-        match self.touch(key, |tat| (None, tat)) {
-            Touch::Held(_, Tenancy { book, .. }) => book & SHARE_DENIED != 0,
-            Touch::Missing => false,
-        }
-    }
-
-    /// Sets whether the fleet's level denies `key`.
-    pub fn mitigate(&self, key: &TableKey, mitigated: bool) {
-        if let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
-            let set = if mitigated { MITIGATED } else { 0 };
-            let _ = tenancy.update_book(|book| book & !MITIGATED | set);
-        }
-    }
-
-    /// The cells pending in all buckets.
-    pub fn pending_in_all(&self) -> Cells {
-        // Ordering: Relaxed throughout. A number for people; it is exact when nobody is checking.
-        let in_use = self.tags.iter().enumerate();
-        let in_use = in_use.filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
-        let slots = in_use.flat_map(|(word, _)| word * 8..(word + 1) * 8);
-        let pending_at = |index| {
-            let slot = self.slot(index);
-            match is_live(slot.tat().load(Ordering::Relaxed)) {
-                true => pending(slot.book().load(Ordering::Relaxed)),
-                false => Cells::ZERO,
-            }
-        };
-        slots.map(pending_at).fold(Cells::ZERO, Cells::plus)
     }
 
     /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since. Otherwise
@@ -533,7 +259,7 @@ impl Table {
         &self,
         _permit: &EntryPermit<'_>,
         key: &TableKey,
-        bucket: Taken,
+        bucket: MovedBucket,
         now: Nanos,
     ) -> Entrance<'_> {
         let (slot, index, how, old_tat) = match self.claim_vacant(key) {
@@ -598,8 +324,8 @@ impl Table {
     }
 
     /// Takes `key` out of the table. Its slot is vacant afterwards.
-    pub fn take(&self, _permit: &EntryPermit<'_>, key: &TableKey) -> Option<Taken> {
-        while let Some(Found {
+    pub fn take(&self, _permit: &EntryPermit<'_>, key: &TableKey) -> Option<MovedBucket> {
+        while let Some(FoundSlot {
             slot, index, tat, ..
         }) = self.find(key)
         {
@@ -610,9 +336,9 @@ impl Table {
                 // For `enter`, which gives the next tenant another one.
                 slot.high().store(tat, Ordering::Release);
                 slot.tat().store(VACANT, Ordering::Release);
-                return Some(Taken {
+                return Some(MovedBucket {
                     tat: Nanos::new(tat),
-                    size: Size::of_book(book),
+                    size: BucketSize::of_book(book),
                     pending: pending(book),
                     trigger: trigger(book),
                 });
@@ -623,7 +349,7 @@ impl Table {
 
     /// The slot of `key`: first where it would like to be, then by the tags of its two groups.
     #[inline(always)]
-    fn find(&self, key: &TableKey) -> Option<Found<'_>> {
+    fn find(&self, key: &TableKey) -> Option<FoundSlot<'_>> {
         match self.read(self.home(key) * GROUP + key.place(), key) {
             Some(found) => Some(found),
             None => self.find_by_tag(key),
@@ -631,7 +357,7 @@ impl Table {
     }
 
     #[inline]
-    fn find_by_tag(&self, key: &TableKey) -> Option<Found<'_>> {
+    fn find_by_tag(&self, key: &TableKey) -> Option<FoundSlot<'_>> {
         for group in [self.home(key), self.other(key)] {
             for half in 0..2 {
                 // Ordering: Acquire, so that a tag seen means a slot at least claimed for it. A tag is only a hint.
@@ -652,14 +378,14 @@ impl Table {
 
     /// The slot at `index`, if it is live and carries `key`.
     #[inline(always)]
-    fn read(&self, index: usize, key: &TableKey) -> Option<Found<'_>> {
+    fn read(&self, index: usize, key: &TableKey) -> Option<FoundSlot<'_>> {
         let slot = self.slot(index);
         // Ordering: Acquire on the book, before the TAT: if the slot changes hands after this, its number differs from
         // the one read here and `update_book` finds out.
         let book = slot.book().load(Ordering::Acquire);
         // Ordering: Acquire pairs with the Release that published this TAT: the key words read next are at least as new.
         let tat = slot.tat().load(Ordering::Acquire);
-        (is_live(tat) && slot.carries(key)).then_some(Found {
+        (is_live(tat) && slot.carries(key)).then_some(FoundSlot {
             slot,
             index,
             book,
@@ -668,16 +394,16 @@ impl Table {
     }
 
     #[inline]
-    fn slot(&self, index: usize) -> Slot<'_> {
+    fn slot(&self, index: usize) -> SlotWords<'_> {
         let start = self.base + index * SLOT_WORDS;
         match self.words[start..].first_chunk() {
-            Some(words) => Slot(words),
+            Some(words) => SlotWords(words),
             None => unreachable!("the table ends with a whole slot"),
         }
     }
 
     /// Claims a vacant slot of the home group, or of the emptier one when that is nearly full.
-    fn claim_vacant(&self, key: &TableKey) -> Option<(Slot<'_>, usize)> {
+    fn claim_vacant(&self, key: &TableKey) -> Option<(SlotWords<'_>, usize)> {
         // Ordering: Relaxed; see `held`. Counted before the slot is taken, so the bound is never passed.
         if self.held.fetch_add(1, Ordering::Relaxed) >= self.keys_max {
             self.held.fetch_sub(1, Ordering::Relaxed);
@@ -720,7 +446,7 @@ impl Table {
         &self,
         key: &TableKey,
         now: Nanos,
-    ) -> Option<(Slot<'_>, usize, SlotOrigin, u64)> {
+    ) -> Option<(SlotWords<'_>, usize, SlotOrigin, u64)> {
         // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
         // two whole groups the key stays out.
         for _ in 0..GROUP {
@@ -733,7 +459,7 @@ impl Table {
                     let tat = slot.tat().load(Ordering::Acquire);
                     let book = slot.book().load(Ordering::Acquire);
                     let full = tat <= now.get();
-                    let part = Size::of_book(book).part_of(tat.saturating_sub(now.get()));
+                    let part = BucketSize::of_book(book).part_of(tat.saturating_sub(now.get()));
                     let order = (!full, full && pending(book) > Cells::ZERO, part, tat);
                     let may_leave = is_live(tat) && book & IN_FLIGHT == 0;
                     may_leave.then_some((order, slot, index))
@@ -757,7 +483,7 @@ impl Table {
     ///
     /// Both under the lock of the ghost: whoever does not find the key from then on finds its ghost, and a key that is
     /// held has none, which would outlive a reset or a refund of it.
-    fn evict(&self, slot: Slot<'_>, tat: u64, now: Nanos) -> bool {
+    fn evict(&self, slot: SlotWords<'_>, tat: u64, now: Nanos) -> bool {
         let name = slot.name();
         // Ordering: Acquire, as in `read`: the same TAT before and after means that the name was of that tenancy.
         if slot.tat().load(Ordering::Acquire) != tat {
@@ -776,174 +502,13 @@ impl Table {
     }
 }
 
-impl Tenancy<'_> {
-    /// Whether the fleet's level was known to deny the key.
-    pub const fn is_mitigated(&self) -> bool {
-        self.book & MITIGATED != 0
-    }
-
-    /// The share that the pod grants of the key; `None` if it grants all of it.
-    #[inline]
-    pub const fn granted(&self) -> Option<ShareCode> {
-        granted(self.book)
-    }
-
-    /// Changes the book, as long as the key stays, and answers what it was.
-    #[inline(always)]
-    fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
-        let mut book = self.book;
-        while tenancy_number(book) == tenancy_number(self.book) {
-            let next = change(book);
-            // Ordering: Relaxed. Notes and collections share this one word's total order: a cell is in exactly one
-            // collection. Nothing else is published by it.
-            match self.slot.book().compare_exchange_weak(
-                book,
-                next,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            ) {
-                Ok(_) => return Some(book),
-                Err(current) => book = current,
-            }
-        }
-        None
-    }
-}
-
-/// A slot that carried the key when it was read.
-#[derive(Clone, Copy, Debug)]
-struct Found<'a> {
-    slot: Slot<'a>,
-    index: usize,
-    book: u64,
-    tat: u64,
-}
-
-/// The words of a slot.
-#[derive(Clone, Copy, Debug)]
-struct Slot<'a>(&'a [AtomicU64; SLOT_WORDS]);
-
-impl<'a> Slot<'a> {
-    #[inline]
-    const fn tat(self) -> &'a AtomicU64 {
-        &self.0[0]
-    }
-
-    #[inline]
-    const fn book(self) -> &'a AtomicU64 {
-        &self.0[1]
-    }
-
-    #[inline]
-    const fn high(self) -> &'a AtomicU64 {
-        &self.0[2]
-    }
-
-    #[inline]
-    const fn low(self) -> &'a AtomicU64 {
-        &self.0[3]
-    }
-
-    /// The key's 128 bits.
-    fn name(&self) -> u128 {
-        // Ordering: Acquire, as in `carries`.
-        let [high, low] = [self.high(), self.low()].map(|word| word.load(Ordering::Acquire));
-        u128::from(high) << 64 | u128::from(low)
-    }
-
-    #[inline]
-    fn carries(&self, key: &TableKey) -> bool {
-        // Ordering: Acquire. The caller has read the TAT before, and swaps or reads it again afterwards. Words of the
-        // next tenancy can be seen here, but pairing with the Release in `enter` the TAT then is not what it was.
-        self.high().load(Ordering::Acquire) == key.high
-            && self.low().load(Ordering::Acquire) == key.low
-    }
-
-    fn claim(&self, tat: u64) -> bool {
-        // Ordering: AcqRel. From here on only the claimer writes this slot.
-        self.tat()
-            .compare_exchange(tat, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-    }
-
-    /// Of a claimed slot: its book. Notes of the former tenancy find another number from now on.
-    fn end_tenancy(&self) -> u64 {
-        // Ordering: AcqRel, so that a note of the former tenancy is either in the value taken here or refused.
-        let next = |book| Some((tenancy_number(book) + 1) << TENANCY_SHIFT);
-        self.book()
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
-            .unwrap_or(0)
-    }
-}
-
 /// The slots of a group, beginning with `first`.
 fn places(group: usize, first: usize) -> impl Iterator<Item = usize> {
     (0..GROUP).map(move |nth| group * GROUP + (first + nth) % GROUP)
-}
-
-const fn is_live(tat: u64) -> bool {
-    tat != VACANT && tat != CLAIMED
-}
-
-/// Which stay of a key in its slot this is. It wraps after 16,384, beyond what one check sleeps through.
-const fn tenancy_number(book: u64) -> u64 {
-    book >> TENANCY_SHIFT
-}
-
-#[inline]
-const fn trigger(book: u64) -> Trigger {
-    match book & BY_SHARE {
-        0 => Trigger::of_code((book >> TRIGGER_SHIFT) as u8),
-        _ => Trigger::EACH,
-    }
-}
-
-#[inline]
-const fn granted(book: u64) -> Option<ShareCode> {
-    match book & BY_SHARE {
-        0 => None,
-        _ => Some(ShareCode::of_code((book >> TRIGGER_SHIFT) as u8)),
-    }
-}
-
-const fn pending(book: u64) -> Cells {
-    Cells::new(book & PENDING_MAX)
 }
 
 /// The high bit of every byte of `word` that equals `byte`, and now and then of one above such a byte.
 const fn bytes_equal(word: u64, byte: u8) -> u64 {
     let different = word ^ (byte as u64 * 0x0101_0101_0101_0101);
     different.wrapping_sub(0x0101_0101_0101_0101) & !different & 0x8080_8080_8080_8080
-}
-
-#[cfg(all(test, not(feature = "loom")))]
-mod tests {
-    use super::*;
-
-    /// The group that each of so many keys of one home goes to.
-    fn groups_of(keys: usize) -> Vec<usize> {
-        let table = Table::new(22, [0, 0]);
-        let (now, bucket) = (Nanos::new(1), Taken::at(Nanos::new(9)));
-        (0..keys)
-            .map(|nth| {
-                let key = TableKey {
-                    high: nth as u64,
-                    low: 7,
-                    // At home in the first of two groups, with the second one as the other.
-                    spread: 0xffff_ffff,
-                    salt: (nth as u64) << 53,
-                };
-                table.enter(&table.permit(&key), &key, bucket, now);
-                table
-                    .find(&key)
-                    .map_or(usize::MAX, |found| found.index / GROUP)
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_key_goes_home_until_home_is_nearly_full() {
-        assert_eq!(groups_of(14), [0; 14]);
-        assert_eq!(groups_of(22)[14..], [1; 8]);
-    }
 }
