@@ -82,7 +82,7 @@ fn rounded(span: Span) -> String {
 mod tests {
     use super::*;
     use tidegate_core::engine::Snapshot;
-    use tidegate_core::engine::sync::{Pace, PodSync, ShardState, Trip};
+    use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, ShardState};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
     use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Reply, Share, StoreState};
@@ -282,7 +282,7 @@ mod tests {
                     continue;
                 }
                 let reply = settle(call, &mut gross[usize::from(call.lane.number())]);
-                let trip = Trip {
+                let trip = RoundTrip {
                     sent: moment.now,
                     back: moment,
                 };

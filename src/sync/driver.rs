@@ -22,7 +22,7 @@ use crate::telemetry::Telemetry;
 use tidegate_config::{self, Config};
 use tidegate_core::engine::Engine;
 use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, Lane, News, Refund, Reply, Share, StoreState,
 };
@@ -228,7 +228,7 @@ impl Running {
     /// Sends what is to be sent, and says how long nothing has to be done.
     fn turn(&mut self) -> Duration {
         let moment = self.clock.moment();
-        let Turn {
+        let SyncActions {
             calls,
             heartbeat,
             give_back,
@@ -276,7 +276,7 @@ impl Running {
             } => {
                 let took = Duration::from_nanos(moment.now.since(sent).get());
                 self.telemetry.sync_round.record(took);
-                let trip = Trip { sent, back: moment };
+                let trip = RoundTrip { sent, back: moment };
                 self.rounds.answered(&self.engine, lane, &reply, trip);
                 None
             }
@@ -303,7 +303,7 @@ impl Running {
                 sent,
                 answer: Ok(store_state),
             } => {
-                let trip = Trip { sent, back: moment };
+                let trip = RoundTrip { sent, back: moment };
                 self.rounds
                     .given_back(&self.engine, &refund, store_state, trip);
                 let lane = refund.key.lane();

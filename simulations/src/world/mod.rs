@@ -13,7 +13,7 @@ mod refunds;
 
 use std::rc::Rc;
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::pure::sync::{Call, Heartbeat, HeartbeatReply, Lane, News, Reply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
@@ -379,7 +379,7 @@ impl<'a> World<'a> {
             let back = pod.moment(now, calendar);
             match reply {
                 Some(reply) => {
-                    let trip = Trip {
+                    let trip = RoundTrip {
                         sent: pod.at(sent),
                         back,
                     };

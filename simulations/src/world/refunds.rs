@@ -1,6 +1,6 @@
 //! Refunds on their way to the store and back. What is lost is not sent again.
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::pure::sync::{Refund, StoreState};
 
 use super::World;
@@ -91,7 +91,7 @@ impl World<'_> {
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
             let back = pod.moment(now, calendar);
-            let trip = Trip {
+            let trip = RoundTrip {
                 sent: pod.at(sent),
                 back,
             };

@@ -309,7 +309,7 @@ fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
 }
 
 /// A value in the form that it is counted in.
-enum Formed<'a> {
+enum NormalValue<'a> {
     Address(Plain),
     Path(Cow<'a, [u8]>),
 }
@@ -321,14 +321,14 @@ fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[En
         return then(entries);
     }
     let Forms { addresses, paths } = forms;
-    let formed: SmallVec<[(usize, Formed<'_>); 2]> = entries
+    let formed: SmallVec<[(usize, NormalValue<'_>); 2]> = entries
         .iter()
         .enumerate()
         .filter_map(|(index, entry)| {
             let address = addresses.plain(entry.key, entry.value);
-            let formed = match address.map(Formed::Address) {
+            let formed = match address.map(NormalValue::Address) {
                 Some(address) => address,
-                None => Formed::Path(paths.normal(entry)?),
+                None => NormalValue::Path(paths.normal(entry)?),
             };
             Some((index, formed))
         })
@@ -337,8 +337,8 @@ fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[En
     for (index, formed) in &formed {
         let entry = &mut changed[*index];
         match formed {
-            Formed::Address(plain) => entry.value = plain.as_str().as_bytes(),
-            Formed::Path(path) => {
+            NormalValue::Address(plain) => entry.value = plain.as_str().as_bytes(),
+            NormalValue::Path(path) => {
                 (entry.value, entry.kind) = (path, ValueKind::Path);
             }
         }

@@ -44,7 +44,7 @@ pub use throttle::Throttle;
 use crate::pure::{Cells, Rules};
 use buckets::Buckets;
 use fallback::Fallback;
-use refund::Refunds;
+use refund::RefundInbox;
 use sync::Figures;
 use sync_queue::Waker;
 use unconfirmed::UnconfirmedKeys;
@@ -108,7 +108,7 @@ pub struct Engine {
     /// Keys that are denied because of news alone.
     unconfirmed: UnconfirmedKeys,
     fallback: Fallback,
-    refunds: Refunds,
+    refunds: RefundInbox,
     figures: ArcSwap<Figures>,
 }
 
@@ -122,7 +122,7 @@ impl Engine {
             snapshot: ArcSwap::from_pointee(first),
             unconfirmed: UnconfirmedKeys::default(),
             fallback: Fallback::default(),
-            refunds: Refunds::default(),
+            refunds: RefundInbox::default(),
             figures: ArcSwap::default(),
             setup,
         }

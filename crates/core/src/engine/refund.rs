@@ -17,20 +17,20 @@ use super::{Engine, Hit};
 use crate::pure::sync::StoreKey;
 use crate::pure::{Cells, Moment};
 
-/// Refunds that wait for the rounds. What comes beyond them stays with this pod.
+/// RefundInbox that wait for the rounds. What comes beyond them stays with this pod.
 const REFUNDS_MAX: usize = 16_384;
 
-/// Refunds of which the store may have to be told.
+/// RefundInbox of which the store may have to be told.
 #[derive(Debug)]
-pub(super) struct Refunds(ArrayQueue<(StoreKey, ReportedCells)>);
+pub(super) struct RefundInbox(ArrayQueue<(StoreKey, ReportedCells)>);
 
-impl Default for Refunds {
+impl Default for RefundInbox {
     fn default() -> Self {
         Self(ArrayQueue::new(REFUNDS_MAX))
     }
 }
 
-impl Refunds {
+impl RefundInbox {
     /// Everything that is there.
     pub(super) fn drain(&self) -> impl Iterator<Item = (StoreKey, ReportedCells)> {
         (0..self.0.len()).map_while(|_| self.0.pop())

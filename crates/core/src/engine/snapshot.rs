@@ -75,7 +75,7 @@ pub struct RuleState {
     /// Tells its buckets apart from those of its former limits.
     pub variant: u128,
     /// Where its buckets may still be, newest first.
-    pub former: Vec<Former>,
+    pub former: Vec<FormerLimit>,
     /// Whether admitted cells are noted for the store.
     pub reported: bool,
     /// The code of the trigger that its new keys start with.
@@ -97,13 +97,13 @@ impl RuleState {
 
 /// A limit that was in force before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Former {
+pub struct FormerLimit {
     /// The variant of its buckets.
     pub variant: u128,
     limit: Limit,
 }
 
-impl Former {
+impl FormerLimit {
     /// A TAT of its scale on the scale of `limit`: half full stays half full.
     pub fn rescaled(&self, tat: Nanos, now: Nanos, limit: &Limit) -> Nanos {
         now.after(gcra::level(tat, now).rescaled(self.limit.capacity(), limit.capacity()))
@@ -265,12 +265,12 @@ fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
 }
 
 /// The limits before `variant`, newest first, each once.
-fn former(old_rule: &Rule, old: &RuleState, variant: u128) -> Vec<Former> {
-    let current = old_rule.spec.limit.map(|limit| Former {
+fn former(old_rule: &Rule, old: &RuleState, variant: u128) -> Vec<FormerLimit> {
+    let current = old_rule.spec.limit.map(|limit| FormerLimit {
         variant: old.variant,
         limit,
     });
-    let mut all: Vec<Former> = current
+    let mut all: Vec<FormerLimit> = current
         .into_iter()
         .chain(old.former.iter().copied())
         .collect();

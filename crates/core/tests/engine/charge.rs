@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip};
 use tidegate_core::engine::{Answer, Engine, Setup, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
 use tidegate_core::pure::sync::{News, NewsKind, Reply, Share, StoreKey, StoreState};
@@ -284,7 +284,7 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
             }],
             repaired: 0,
         };
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: later.now,
             back: later,
         };

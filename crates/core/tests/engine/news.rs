@@ -1,7 +1,7 @@
 //! How far a pod believes what it hears on the news channel, which anybody may publish on: never further than the
 //! store confirms.
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{CheckStep, Engine, Question, Setup, Throttle};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, News, NewsKind, Reply, Share, StoreKey, StoreState,
@@ -71,7 +71,7 @@ impl Pod {
         let mut store_state = Vec::new();
         for _ in 0..millis {
             self.now += MS;
-            let Turn {
+            let SyncActions {
                 calls, heartbeat, ..
             } = self.rounds.turn(&self.engine, Moment::at(self.now));
             if heartbeat.is_some() {
@@ -109,7 +109,7 @@ impl Pod {
             states: store_state,
             repaired: 0,
         };
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
         };

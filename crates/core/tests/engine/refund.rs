@@ -1,7 +1,7 @@
 //! Cells that are given back: never beyond empty, never of a denied check, and told to the store only if that knows of
 //! them.
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Setup, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
 use tidegate_core::pure::sync::{
@@ -144,7 +144,7 @@ impl Pod {
         let (mut all, mut back) = (Vec::new(), Vec::new());
         for _ in 0..millis {
             self.now += SECOND / 1_000;
-            let Turn {
+            let SyncActions {
                 calls, give_back, ..
             } = self.rounds.turn(&self.engine, Moment::at(self.now));
             all.extend(calls.into_iter().filter(|call| !call.deltas.is_empty()));
@@ -189,7 +189,7 @@ impl Pod {
         self.reply_after(call, store_state, trip);
     }
 
-    pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: Trip) {
+    pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: RoundTrip) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
         let reply = Reply {
@@ -202,8 +202,8 @@ impl Pod {
         self.rounds.answered(&self.engine, call.lane, &reply, trip);
     }
 
-    pub fn trip(&self) -> Trip {
-        Trip {
+    pub fn trip(&self) -> RoundTrip {
+        RoundTrip {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
 use tidegate_core::pure::sync::{
@@ -355,7 +355,7 @@ fn an_old_answer_to_a_refund_forgets_nothing() {
     let (calls, _) = pod.turns(20);
     let store_state = store.apply(&calls[0], pod.now);
     pod.reply(&calls[0], store_state);
-    let trip = Trip {
+    let trip = RoundTrip {
         back: Moment::at(pod.now),
         ..trip
     };
@@ -514,7 +514,7 @@ impl Trial {
 
     fn arrive(&mut self, began: u64, message: Message) {
         let (now, then) = (self.pod.now, self.pod.now + self.way);
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: Nanos::new(began),
             back: Moment::at(now),
         };

@@ -22,12 +22,12 @@ struct CallerState {
     mitigated: bool,
     /// How large it was for the caller that it entered with.
     size: BucketSize,
-    unreported: Unreported,
+    unreported: PricedPending,
 }
 
 /// What the store has not been told of a key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unreported {
+struct PricedPending {
     /// What the last cell was admitted under.
     limit: Option<Limit>,
     cells: Cells,
@@ -40,7 +40,7 @@ struct Unreported {
     share_denied: bool,
 }
 
-impl Unreported {
+impl PricedPending {
     /// Takes cells of `limit` out by what they cost: they may have been admitted under another one. The bucket is
     /// emptier by `emptied`, and ends at `tat`.
     fn refund(&mut self, limit: &Limit, emptied: Span, tat: Nanos) -> RefundOutcome {
@@ -95,7 +95,7 @@ impl CallerState {
             tat,
             mitigated: state.mitigated,
             size: state.size,
-            unreported: Unreported {
+            unreported: PricedPending {
                 limit: None,
                 cells: Cells::ZERO,
                 price: Span::ZERO,

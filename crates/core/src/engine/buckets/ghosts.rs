@@ -53,12 +53,12 @@ pub struct Ghosts {
 }
 
 /// Where a key's ghost may be.
-struct Place {
+struct GhostPlace {
     groups: [usize; 2],
     fingerprint: u32,
 }
 
-impl Place {
+impl GhostPlace {
     fn slots(&self) -> impl Iterator<Item = usize> {
         let [home, other] = self.groups;
         slots(home).chain(slots(other).filter(move |_| other != home))
@@ -147,7 +147,7 @@ impl Ghosts {
     }
 
     /// Makes `ghost` the only one of its key.
-    fn write(&self, place: &Place, ghost: Ghost, now: Nanos) {
+    fn write(&self, place: &GhostPlace, ghost: Ghost, now: Nanos) {
         self.clear(place);
         let slot = self.free_slot(place, now).unwrap_or_else(|| {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Ghosts {
     }
 
     /// Drops every mark of the key. One whose time has come may be in one group, and the ghost in the other.
-    fn clear(&self, place: &Place) {
+    fn clear(&self, place: &GhostPlace) {
         for slot in place.slots() {
             if self.marks[slot].load(Ordering::Relaxed) == place.fingerprint {
                 self.marks[slot].store(0, Ordering::Relaxed);
@@ -172,10 +172,10 @@ impl Ghosts {
         }
     }
 
-    fn place(&self, name: u128) -> Place {
+    fn place(&self, name: u128) -> GhostPlace {
         let (salt, lower) = mixed(name, self.seeds);
         let spread = salt ^ lower;
-        Place {
+        GhostPlace {
             groups: [spread >> 32, spread].map(|bits| pick(bits, self.groups)),
             // Never 0, which is the mark of a free slot.
             fingerprint: (salt as u32).max(1),
@@ -183,7 +183,7 @@ impl Ghosts {
     }
 
     /// The right to read and change the groups of `place`.
-    fn lock(&self, place: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+    fn lock(&self, place: &GhostPlace) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let [mut first, mut second] = place.groups.map(|group| group % LOCKS);
         if first > second {
             // Always in the same order, so that two who want both do not wait for each other.
@@ -198,7 +198,7 @@ impl Ghosts {
     }
 
     /// The slot with the key's fingerprint, unless its time has come.
-    fn slot_of(&self, place: &Place, now: Nanos) -> Option<usize> {
+    fn slot_of(&self, place: &GhostPlace, now: Nanos) -> Option<usize> {
         place.slots().find(|slot| {
             self.marks[*slot].load(Ordering::Relaxed) == place.fingerprint
                 && self.is_live(*slot, now)
@@ -206,7 +206,7 @@ impl Ghosts {
     }
 
     /// A slot without a ghost that is still of use, in the emptier group.
-    fn free_slot(&self, place: &Place, now: Nanos) -> Option<usize> {
+    fn free_slot(&self, place: &GhostPlace, now: Nanos) -> Option<usize> {
         let free = |group: usize| slots(group).filter(move |slot| !self.is_live(*slot, now));
         let [home, other] = place.groups;
         let group = match free(other).count() > free(home).count() {

@@ -12,14 +12,14 @@ use crate::pure::Nanos;
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct Mitigations {
-    held: Mutex<Held>,
+    held: Mutex<MitigationIndex>,
     /// How many are held, where it can be read without the lock: mostly none.
     count: AtomicUsize,
     keys_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct MitigationIndex {
     ends: HashMap<u128, Nanos>,
     soonest: BTreeSet<(Nanos, u128)>,
 }
@@ -88,12 +88,12 @@ impl Mitigations {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, MitigationIndex> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl MitigationIndex {
     fn remove(&mut self, name: u128) {
         if let Some(ends) = self.ends.remove(&name) {
             self.soonest.remove(&(ends, name));

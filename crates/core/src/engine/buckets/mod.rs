@@ -51,7 +51,7 @@ use caller::CallerBucket;
 use caller_map::CallerMap;
 use level::LevelBucket;
 use mitigations::Mitigations;
-use news::Change;
+use news::BucketChange;
 use table::{BucketState, Table};
 use window::WindowBucket;
 use window_map::WindowMap;
@@ -278,8 +278,8 @@ impl Bucket<'_, '_> {
     /// Undoes what news changed.
     pub(super) fn undo_news(&self, news: &NewsChange) {
         match news.change {
-            Change::Level(by) => self.lower(by, news.before),
-            Change::Window(index, cells) => self.uncount(index, cells),
+            BucketChange::Level(by) => self.lower(by, news.before),
+            BucketChange::Window { index, cells } => self.uncount(index, cells),
         }
     }
 }

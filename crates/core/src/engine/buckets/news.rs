@@ -33,15 +33,15 @@ pub(in crate::engine) struct NewsChange {
     pub(in crate::engine) before: Nanos,
     /// When the change ends by itself.
     pub(in crate::engine) ends: Nanos,
-    pub(super) change: Change,
+    pub(super) change: BucketChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BucketChange {
     /// A bucket was moved up by so much.
     Level(Span),
-    /// So many cells were counted in the window of this index.
-    Window(u64, Cells),
+    /// Cells were counted in the window of this index.
+    Window { index: u64, cells: Cells },
 }
 
 impl NewsChange {
@@ -55,24 +55,32 @@ impl NewsChange {
             NewsEffect::Nothing => known?,
             NewsEffect::Level { from, to } => {
                 let so_far = match known.map(|known| known.change) {
-                    Some(Change::Level(so_far)) => so_far,
-                    Some(Change::Window(..)) | None => Span::ZERO,
+                    Some(BucketChange::Level(so_far)) => so_far,
+                    Some(BucketChange::Window { .. }) | None => Span::ZERO,
                 };
                 Self {
                     before: known.map_or(from, |known| known.before),
                     ends: to,
-                    change: Change::Level(so_far.plus(to.since(from))),
+                    change: BucketChange::Level(so_far.plus(to.since(from))),
                 }
             }
             NewsEffect::Window { index, cells, left } => {
                 let so_far = match known.map(|known| known.change) {
-                    Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
-                    Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
+                    Some(BucketChange::Window {
+                        index: counted_in,
+                        cells: so_far,
+                    }) if counted_in == index => so_far,
+                    Some(BucketChange::Window { .. } | BucketChange::Level(_)) | None => {
+                        Cells::ZERO
+                    }
                 };
                 Self {
                     before: now,
                     ends: now.after(left),
-                    change: Change::Window(index, so_far.plus(cells)),
+                    change: BucketChange::Window {
+                        index,
+                        cells: so_far.plus(cells),
+                    },
                 }
             }
         })
@@ -81,6 +89,6 @@ impl NewsChange {
     /// Whether it has to be undone before an answer of the store is folded. A level is replaced by the answer; a window
     /// adds the answer to what it counted.
     pub(in crate::engine) const fn is_undone_before_answer(&self) -> bool {
-        matches!(self.change, Change::Window(..))
+        matches!(self.change, BucketChange::Window { .. })
     }
 }

@@ -14,15 +14,15 @@ use crate::pure::{Algorithm, Cells, Limit, Nanos, Rule, Span, Standing};
 
 /// A key's counts, and the limit they were counted under.
 #[derive(Debug)]
-struct Counted {
+struct WindowEntry {
     state: WindowState,
     limit: Limit,
-    unreported: Unreported,
+    unreported: WindowPending,
 }
 
 /// What the store has not been told of a key, and what it last told.
 #[derive(Clone, Copy, Debug)]
-struct Unreported {
+struct WindowPending {
     /// Cells of windows before the newest: they go first, because a delta has one age.
     older: Cells,
     /// Cells of the newest window that has any.
@@ -43,7 +43,7 @@ struct Unreported {
     returning: Cells,
 }
 
-impl Unreported {
+impl WindowPending {
     const fn new(trigger: Trigger) -> Self {
         Self {
             older: Cells::ZERO,
@@ -129,7 +129,7 @@ impl Unreported {
     }
 }
 
-impl Evictable for Counted {
+impl Evictable for WindowEntry {
     fn pending(&self) -> Cells {
         self.unreported.pending()
     }
@@ -154,7 +154,7 @@ impl Evictable for Counted {
 
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
-pub struct WindowMap(StripedMap<Counted>);
+pub struct WindowMap(StripedMap<WindowEntry>);
 
 /// A key of a windowed rule at one instant.
 #[derive(Clone, Copy, Debug)]
@@ -247,9 +247,9 @@ impl WindowMap {
     pub fn look(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> Standing {
         let mut stripe = self.stripe(key.name);
         match stripe.get_mut(key.name) {
-            Some(counted) => {
-                let standing = counted.under(key).look(key.limit, key.unix, cost);
-                match counted.unreported.share_of(key, cost) {
+            Some(entry) => {
+                let standing = entry.under(key).look(key.limit, key.unix, cost);
+                match entry.unreported.share_of(key, cost) {
                     Some((_, by_share)) => stricter(standing, by_share),
                     None => standing,
                 }
@@ -261,8 +261,8 @@ impl WindowMap {
     /// Decides a check of `cost` and counts it if it is allowed. A key that is not held starts as in [`WindowMap::look`].
     pub fn admit(&self, key: &WindowKey<'_>, opening: Cells, cost: Cells) -> WindowAdmission {
         let mut stripe = self.stripe(key.name);
-        if let Some(counted) = stripe.get_mut(key.name) {
-            return counted.admit(key, cost);
+        if let Some(entry) = stripe.get_mut(key.name) {
+            return entry.admit(key, cost);
         }
         drop(stripe);
         let (standing, room) = self.with(key, (opening, Admittance::IfKnown), |state| {
@@ -278,7 +278,7 @@ impl WindowMap {
 
     /// Grants the key by `share` from now on, and ends its flight, if it is in one.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
-        if let Some(Counted { unreported, .. }) = self.stripe(name).get_mut(name) {
+        if let Some(WindowEntry { unreported, .. }) = self.stripe(name).get_mut(name) {
             unreported.in_flight = false;
             unreported.granted = Some(share);
             unreported.share_denied = false;
@@ -291,13 +291,13 @@ impl WindowMap {
         let stripe = self.stripe(name);
         stripe
             .get(name)
-            .is_some_and(|counted| counted.unreported.share_denied)
+            .is_some_and(|entry| entry.unreported.share_denied)
     }
 
     /// Whether more than half of the window is used; of a key that is not held it is not.
     pub fn is_half_used(&self, key: &WindowKey<'_>) -> bool {
         let stripe = self.stripe(key.name);
-        let used = stripe.get(key.name).map(|counted| counted.used(key.unix));
+        let used = stripe.get(key.name).map(|entry| entry.used(key.unix));
         used.is_some_and(|used| used.plus(used) > Cells::new(key.limit.requests()))
     }
 
@@ -313,7 +313,7 @@ impl WindowMap {
     pub fn give_back(&self, key: &WindowKey<'_>, cost: Cells) {
         let mut stripe = self.stripe(key.name);
         match stripe.get_mut(key.name) {
-            Some(counted) => counted.under(key).give_back(key.limit, key.unix, cost),
+            Some(entry) => entry.under(key).give_back(key.limit, key.unix, cost),
             None => self.change_ghost(key, |state| state.give_back(key.limit, key.unix, cost)),
         }
     }
@@ -321,20 +321,20 @@ impl WindowMap {
     /// Gives back `cost` cells of this window, as far as they were used, and says how many of them the store may know of.
     pub fn refund(&self, key: &WindowKey<'_>, cost: Cells) -> RefundOutcome {
         let mut stripe = self.stripe(key.name);
-        let Some(counted) = stripe.get_mut(key.name) else {
+        let Some(entry) = stripe.get_mut(key.name) else {
             // Nobody knows whether the store was told of what is remembered: it hears nothing.
             self.change_ghost(key, |state| {
                 state.refund(key.limit, key.unix, cost);
             });
             return RefundOutcome::default();
         };
-        let given_back = counted.under(key).refund(key.limit, key.unix, cost);
-        let unreported = counted.unreported.take_back(key, given_back);
+        let given_back = entry.under(key).refund(key.limit, key.unix, cost);
+        let unreported = entry.unreported.take_back(key, given_back);
         let reported = given_back.less(unreported);
         // The store will have as many less, and that is no news then.
-        match counted.unreported.in_flight {
-            true => counted.unreported.returning = counted.unreported.returning.plus(reported),
-            false => counted.unreported.reported.1 = counted.unreported.reported.1.less(reported),
+        match entry.unreported.in_flight {
+            true => entry.unreported.returning = entry.unreported.returning.plus(reported),
+            false => entry.unreported.reported.1 = entry.unreported.reported.1.less(reported),
         }
         RefundOutcome {
             unreported,
@@ -348,11 +348,11 @@ impl WindowMap {
     /// Notes cells as admitted and not yet told. A key that starts to be told does so at `trigger`.
     pub fn book(&self, key: &WindowKey<'_>, trigger: Trigger, cells: Cells) -> Booking {
         match self.stripe(key.name).get_mut(key.name) {
-            Some(counted) => {
-                if counted.unreported.trigger == Trigger::NEVER {
-                    counted.unreported.trigger = trigger;
+            Some(entry) => {
+                if entry.unreported.trigger == Trigger::NEVER {
+                    entry.unreported.trigger = trigger;
                 }
-                counted.unreported.note(key.limit.window(), key.unix, cells)
+                entry.unreported.note(key.limit.window(), key.unix, cells)
             }
             None => Booking::Left,
         }
@@ -361,9 +361,9 @@ impl WindowMap {
     /// Moves the trigger of the key above what is pending: nobody could be told that it was reached.
     #[cold]
     pub fn rearm(&self, name: u128) {
-        if let Some(counted) = self.stripe(name).get_mut(name) {
-            let pending = counted.unreported.pending();
-            counted.unreported.trigger = Trigger::above(pending);
+        if let Some(entry) = self.stripe(name).get_mut(name) {
+            let pending = entry.unreported.pending();
+            entry.unreported.trigger = Trigger::above(pending);
         }
     }
 
@@ -386,24 +386,24 @@ impl WindowMap {
         news_received: Option<WindowReport>,
     ) -> bool {
         let mut stripe = self.stripe(key.name);
-        let Some(counted) = stripe.get_mut(key.name) else {
+        let Some(entry) = stripe.get_mut(key.name) else {
             return false;
         };
         let reported =
             news_received.map(|news_received| (news_received.index, news_received.current));
         let own = news_received.map_or(Cells::ZERO, |news_received| news_received.own);
-        let expected = counted.unreported.landed(reported, own);
-        counted.unreported.trigger = trigger;
+        let expected = entry.unreported.landed(reported, own);
+        entry.unreported.trigger = trigger;
         if let Some(news_received) = news_received {
             let is_this_one = news_received.index == index_of(key);
-            let state = counted.under(key);
+            let state = entry.under(key);
             state.charge(key.limit, key.unix, news_received.current.less(expected));
             if is_this_one {
                 // Other pods gave cells back, or the store has lost some.
                 state.refund(key.limit, key.unix, expected.less(news_received.current));
             }
         }
-        let pending = counted.unreported.pending();
+        let pending = entry.unreported.pending();
         trigger.cells().is_some_and(|at| pending >= at)
     }
 
@@ -411,32 +411,32 @@ impl WindowMap {
     pub fn mirror(&self, key: &WindowKey<'_>, news_received: WindowCounts) -> Room {
         let ((), room) = self.with(key, (Cells::ZERO, Admittance::Sure), |_| ((), true));
         let mut stripe = self.stripe(key.name);
-        let Some(counted) = stripe.get_mut(key.name) else {
+        let Some(entry) = stripe.get_mut(key.name) else {
             return room;
         };
-        let (index, known) = counted.unreported.reported;
+        let (index, known) = entry.unreported.reported;
         let known = if index == news_received.index {
             known
         } else {
             Cells::ZERO
         };
-        counted.unreported.reported = (news_received.index, news_received.current);
-        let unreported = &counted.unreported;
+        entry.unreported.reported = (news_received.index, news_received.current);
+        let unreported = &entry.unreported;
         let comparable = news_received.index == index_of(key);
         // A log knows more than two counts, and cells on their way may be in the store's count or not.
         if key.rule.spec.algorithm == Algorithm::SlidingLog || unreported.in_flight || !comparable {
             let foreign = news_received.current.less(known);
-            counted.under(key).charge(key.limit, key.unix, foreign);
+            entry.under(key).charge(key.limit, key.unix, foreign);
             return room;
         }
         let current = news_received.current.plus(unreported.pending());
         let earlier = key.unix.less(key.limit.window());
-        counted.limit = *key.limit;
-        counted.state = fresh(key, Cells::ZERO);
-        counted
+        entry.limit = *key.limit;
+        entry.state = fresh(key, Cells::ZERO);
+        entry
             .state
             .charge(key.limit, earlier, news_received.previous);
-        counted.state.charge(key.limit, key.unix, current);
+        entry.state.charge(key.limit, key.unix, current);
         room
     }
 
@@ -453,9 +453,9 @@ impl WindowMap {
     /// Collects all that was noted of a key.
     pub fn take_silent(&self, name: u128) -> Cells {
         match self.stripe(name).get_mut(name) {
-            Some(counted) => {
-                let cells = counted.unreported.pending();
-                (counted.unreported.older, counted.unreported.newest) = (Cells::ZERO, Cells::ZERO);
+            Some(entry) => {
+                let cells = entry.unreported.pending();
+                (entry.unreported.older, entry.unreported.newest) = (Cells::ZERO, Cells::ZERO);
                 cells
             }
             None => Cells::ZERO,
@@ -464,9 +464,9 @@ impl WindowMap {
 
     /// Ends the flight of a key without an answer. It wants to be told of its next cell.
     pub fn release(&self, name: u128) {
-        if let Some(counted) = self.stripe(name).get_mut(name) {
-            let _ = counted.unreported.landed(None, Cells::ZERO);
-            counted.unreported.trigger = Trigger::EACH;
+        if let Some(entry) = self.stripe(name).get_mut(name) {
+            let _ = entry.unreported.landed(None, Cells::ZERO);
+            entry.unreported.trigger = Trigger::EACH;
         }
     }
 
@@ -482,17 +482,17 @@ impl WindowMap {
     /// The cells that are used of the key's window; none of one that is not held.
     pub fn used(&self, key: &WindowKey<'_>) -> Cells {
         let mut stripe = self.stripe(key.name);
-        let counted = stripe.get_mut(key.name);
-        counted.map_or(Cells::ZERO, |counted| {
-            counted.under(key);
-            counted.used(key.unix)
+        let entry = stripe.get_mut(key.name);
+        entry.map_or(Cells::ZERO, |entry| {
+            entry.under(key);
+            entry.used(key.unix)
         })
     }
 
     /// Takes back what filled the key's window.
     pub fn unfill(&self, key: &WindowKey<'_>, cells: Cells) {
-        if let Some(counted) = self.stripe(key.name).get_mut(key.name) {
-            counted.under(key).refund(key.limit, key.unix, cells);
+        if let Some(entry) = self.stripe(key.name).get_mut(key.name) {
+            entry.under(key).refund(key.limit, key.unix, cells);
         }
     }
 
@@ -515,28 +515,28 @@ impl WindowMap {
     fn with<R>(
         &self,
         key: &WindowKey<'_>,
-        (opening, entry): (Cells, Admittance),
+        (opening, admittance): (Cells, Admittance),
         step: impl FnOnce(&mut WindowState) -> (R, bool),
     ) -> (R, Room) {
         let mut stripe = self.stripe(key.name);
-        if let Some(counted) = stripe.get_mut(key.name) {
-            return (step(counted.under(key)).0, Room::Free);
+        if let Some(entry) = stripe.get_mut(key.name) {
+            return (step(entry.under(key)).0, Room::Free);
         }
         let (mut state, reported) = self.unheld(key, opening);
         let (said, keep) = step(&mut state);
         if !keep {
             return (said, Room::Free);
         }
-        let mut unreported = Unreported::new(Trigger::NEVER);
+        let mut unreported = WindowPending::new(Trigger::NEVER);
         unreported.reported = (index_of(key), reported);
-        let counted = Counted {
+        let entry = WindowEntry {
             state,
             limit: *key.limit,
             unreported,
         };
         let room = self
             .0
-            .put(&mut stripe, (key.name, counted), entry, key.now());
+            .put(&mut stripe, (key.name, entry), admittance, key.now());
         (said, room)
     }
 
@@ -581,12 +581,12 @@ impl WindowMap {
         }
     }
 
-    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<Counted>> {
+    fn stripe(&self, name: u128) -> MutexGuard<'_, Stripe<WindowEntry>> {
         self.0.of(name)
     }
 }
 
-impl Counted {
+impl WindowEntry {
     /// The state, rescaled if it was counted under another limit, and begun anew with what is used if it was counted by
     /// another algorithm.
     fn under(&mut self, key: &WindowKey<'_>) -> &mut WindowState {

@@ -1,8 +1,8 @@
 //! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
 
 use super::HOLD;
-use super::overdue::Overdue;
-use super::phase::{Flight, Phase, PhaseEvent};
+use super::overdue::OverdueGrant;
+use super::phase::{Flight, KeyPhase, PhaseEvent};
 use crate::pure::sync::{Allowance, Demand, Reading, Share, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
@@ -15,7 +15,7 @@ pub(super) struct KeySync {
     /// because such a limit is low.
     pub(super) is_thin: bool,
     /// Where the key is on its way to the store.
-    pub(super) phase: Phase,
+    pub(super) phase: KeyPhase,
     /// This pod's use of its even share.
     pub(super) even: EvenShareUse,
     /// Whether the other pods are to report it too.
@@ -25,7 +25,7 @@ pub(super) struct KeySync {
     /// When to look at it again; `None`: nobody planned to.
     pub(super) due: Option<Nanos>,
     /// Set while it cannot be reported in time.
-    pub(super) overdue: Option<Overdue>,
+    pub(super) overdue: Option<OverdueGrant>,
     /// Whether the store is to say how it stands, even if there is nothing to report.
     pub(super) asks_store: bool,
     /// Whether the store has said how it stands.
@@ -69,7 +69,7 @@ pub(super) struct Unsent {
 
 /// Whether a pod's use of a key stays within its even share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum ShareUse {
     Within,
     Beyond,
 }
@@ -80,7 +80,7 @@ impl KeySync {
             limit,
             terms,
             is_thin: false,
-            phase: Phase::Silent,
+            phase: KeyPhase::Silent,
             even: EvenShareUse {
                 tat: now,
                 looked_at: now,
@@ -101,15 +101,15 @@ impl KeySync {
     }
 
     /// Charges `cells`, admitted since the last look, to this pod's even share.
-    pub(super) fn used(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
+    pub(super) fn used(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> ShareUse {
         let from = self.even.tat.max(self.even.looked_at);
         self.even = EvenShareUse {
             tat: from.after(allowance.interval.times(cells)),
             looked_at: now,
         };
         match self.even.tat.since(now) > allowance.capacity() {
-            true => Use::Beyond,
-            false => Use::Within,
+            true => ShareUse::Beyond,
+            false => ShareUse::Within,
         }
     }
 
@@ -120,7 +120,7 @@ impl KeySync {
         allowance: &Allowance,
         cells: Cells,
         now: Nanos,
-    ) -> Use {
+    ) -> ShareUse {
         let used = self.used(allowance, cells, now);
         let most = now.after(allowance.capacity()).after(allowance.interval);
         self.even.tat = self.even.tat.min(most);
@@ -303,7 +303,7 @@ mod tests {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
         let key_sync = KeySync {
-            overdue: Some(Overdue { share, from }),
+            overdue: Some(OverdueGrant { share, from }),
             charged: Cells::new(charged),
             ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
         };

@@ -1,10 +1,10 @@
 //! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
 
 use super::figures::Reason;
-use super::key_sync::{Unsent, Use};
+use super::key_sync::{ShareUse, Unsent};
 use super::phase::{Flight, PhaseEvent};
-use super::queue::{Order, Place, Urgency};
-use super::{COALESCE, HOLD, Here, LaneState, PodSync, Trip, UnderWay};
+use super::queue::{QueueOrder, QueuePlace, Urgency};
+use super::{COALESCE, HOLD, LaneCall, LaneState, PodSync, RoundTrip, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::KeyBucket;
 use crate::engine::buckets::{BucketAddress, FrozenCells, StoreAnswer};
@@ -19,8 +19,8 @@ const KEPT_ASKED_WITHIN: Span = Span::seconds(20);
 
 impl PodSync {
     /// A key wants a round: now, or once its gap has passed.
-    pub(super) fn want(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
-        let (gap, now) = (self.gap(), here.now());
+    pub(super) fn want(&mut self, context: &SyncContext<'_>, key: StoreKey, reason: Reason) {
+        let (gap, now) = (self.gap(), context.now());
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
@@ -34,16 +34,16 @@ impl PodSync {
             self.look_again(key, earliest);
             return;
         }
-        self.enqueue(here, key, reason);
+        self.enqueue(context, key, reason);
     }
 
     /// Puts a key among those that wait to be reported, unless it is there or on its way.
-    pub(super) fn enqueue(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
-        let now = here.now();
-        let urgency = self.urgency(here, key);
+    pub(super) fn enqueue(&mut self, context: &SyncContext<'_>, key: StoreKey, reason: Reason) {
+        let now = context.now();
+        let urgency = self.urgency(context, key);
         let opens = match self.keys.get_mut(&key) {
             Some(key_sync) if key_sync.phase.is_resting() => {
-                let place = Place {
+                let place = QueuePlace {
                     urgency,
                     since: now,
                 };
@@ -64,13 +64,13 @@ impl PodSync {
             true => opens,
             false => lane.opens.min(opens),
         };
-        self.watch(here, key);
+        self.watch(context, key);
     }
 
     /// When a lane is to be looked at again, if it is.
     pub(super) fn lane_opens(&self, number: Lane, lane: &LaneState, now: Nanos) -> Option<Nanos> {
         let index = usize::from(number.number());
-        if lane.under_way != UnderWay::Nothing {
+        if lane.in_flight != LaneCall::None {
             let late_at = lane.unanswered_since?.after(self.late_after(index));
             return Some(late_at).filter(|at| *at > now);
         }
@@ -92,7 +92,7 @@ impl PodSync {
         let lanes = self.lanes.iter().zip(&self.shard_of).zip(Lane::all());
         let open = lanes.filter(|((state, shard), lane)| {
             let link = &self.links[**shard];
-            state.under_way == UnderWay::Nothing
+            state.in_flight == LaneCall::None
                 && state.book.is_idle()
                 && state.opens <= now
                 && !self.queue.is_empty_in(*lane)
@@ -108,9 +108,9 @@ impl PodSync {
         let (order, reserve) = (self.queue.order(now), self.budget.reserve());
         let (lane, head) = self.queue.first(open, order)?;
         let (urgency, kept) = match (order, head.urgency) {
-            (Order::Age, _) => (Urgency::Ordinary, 0),
-            (Order::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
-            (Order::Urgency, urgent) => (urgent, 0),
+            (QueueOrder::Age, _) => (Urgency::Ordinary, 0),
+            (QueueOrder::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
+            (QueueOrder::Urgency, urgent) => (urgent, 0),
         };
         let keys = match urgency {
             Urgency::ShareDenied => 1,
@@ -131,28 +131,28 @@ impl PodSync {
     }
 
     /// The calls to send now.
-    pub(super) fn calls(&mut self, here: &Here<'_>) -> Vec<Call> {
-        let now = here.now();
+    pub(super) fn calls(&mut self, context: &SyncContext<'_>) -> Vec<Call> {
+        let now = context.now();
         let mut calls = Vec::new();
         let news_step = self.news_pacing.set_step(self.membership.pods(), now);
-        self.fill_lanes(here);
+        self.fill_lanes(context);
         for lane in Lane::all() {
             let shard = self.shard(lane);
             let ready = self.links[shard].next_at().is_none_or(|at| at <= now);
-            if !ready || self.lane_mut(lane).under_way != UnderWay::Nothing {
+            if !ready || self.lane_mut(lane).in_flight != LaneCall::None {
                 continue;
             }
             let partitioned = self.links[shard].is_partitioned();
             let state = self.lane_mut(lane);
             state.book.forget_old(now);
-            let (call, under_way) = match state.book.call(now) {
-                Some(call) => (Call { news_step, ..call }, UnderWay::Batch),
-                None if state.unsure || partitioned => (state.book.probe(), UnderWay::Probe),
+            let (call, in_flight) = match state.book.call(now) {
+                Some(call) => (Call { news_step, ..call }, LaneCall::Batch),
+                None if state.unsure || partitioned => (state.book.probe(), LaneCall::Probe),
                 None => continue,
             };
             if self.links[shard].may_call(now) {
                 let state = self.lane_mut(lane);
-                state.under_way = under_way;
+                state.in_flight = in_flight;
                 state.called = call.sequence;
                 state.unanswered_since.get_or_insert(now);
                 self.totals.sent(&call);
@@ -164,26 +164,26 @@ impl PodSync {
 
     /// Makes batches of the keys that wait, in their order, as far as the budget goes. Keys of a lane that cannot be
     /// reached stay where they are: they are billed by the time they can be.
-    fn fill_lanes(&mut self, here: &Here<'_>) {
-        let now = here.now();
+    fn fill_lanes(&mut self, context: &SyncContext<'_>) {
+        let now = context.now();
         let mut open = self.open_lanes(now);
         while let Some(next) = self.next_batch(&open, now)
             && next.updates <= self.budget.available(now)
         {
             open.retain(|lane| *lane != next.lane);
-            self.fill(here, &next);
+            self.fill(context, &next);
         }
     }
 
     /// Makes a batch of the keys that wait for a lane.
-    fn fill(&mut self, here: &Here<'_>, next: &NextBatch) {
-        let now = here.now();
+    fn fill(&mut self, context: &SyncContext<'_>, next: &NextBatch) {
+        let now = context.now();
         let affordable = self.budget.available(now).saturating_sub(CALL_COST);
         let reserve = self.budget.reserve();
         let most = match next.order {
-            Order::Urgency => affordable.min(BATCH_MAX),
+            QueueOrder::Urgency => affordable.min(BATCH_MAX),
             // Others wait for more urgent reasons.
-            Order::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
+            QueueOrder::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
         };
         let ordinary_most = affordable.saturating_sub(reserve);
         let keys = self
@@ -191,7 +191,7 @@ impl PodSync {
             .take(next.lane, next.order, (most, ordinary_most));
         let deltas: Vec<Delta> = keys
             .into_iter()
-            .filter_map(|key| self.freeze(here, key))
+            .filter_map(|key| self.freeze(context, key))
             .collect();
         if !deltas.is_empty() {
             let _ = self.budget.take(deltas.len() + CALL_COST, now);
@@ -201,11 +201,11 @@ impl PodSync {
     }
 
     /// What is to be told of a key, which is in flight from now on; `None` if there is nothing.
-    fn freeze(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Delta> {
-        let now = here.now();
+    fn freeze(&mut self, context: &SyncContext<'_>, key: StoreKey) -> Option<Delta> {
+        let now = context.now();
         let share = self.share_of(key);
         let refund_due = self.refunds.due(key, now);
-        let subject = here.subject_of_key(key);
+        let subject = context.subject_of_key(key);
         let even_share = subject
             .as_ref()
             .and_then(|subject| self.even_share(subject));
@@ -220,7 +220,7 @@ impl PodSync {
         }
         let frozen = subject
             .as_ref()
-            .and_then(|subject| here.engine.bucket(subject).freeze());
+            .and_then(|subject| context.engine.bucket(subject).freeze());
         let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
         let cells = frozen.cells;
         let price = key_sync.price(frozen.price, share, frozen.tat, now);
@@ -233,7 +233,7 @@ impl PodSync {
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
             key_sync.happen(PhaseEvent::Dequeue);
             if let Some(subject) = &subject {
-                here.engine.bucket(subject).land(Trigger::EACH);
+                context.engine.bucket(subject).land(Trigger::EACH);
             }
             self.look_again(key, now.after(self.pace.interval));
             return None;
@@ -245,11 +245,11 @@ impl PodSync {
         key_sync.demand.add(gross, now);
         // Said even by a pod that is not sure of its even share: others may be, and silent.
         match even_share.map(|share| key_sync.used_and_reported(&share, cells, now)) {
-            Some(Use::Beyond) => {
+            Some(ShareUse::Beyond) => {
                 key_sync.announce = true;
                 key_sync.stay_loud(now.after(HOLD));
             }
-            Some(Use::Within) => {}
+            Some(ShareUse::Within) => {}
             None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
         let flight = Flight {
@@ -261,13 +261,13 @@ impl PodSync {
             terms: key_sync.terms,
             charged,
             address: subject.as_ref().map_or(BucketAddress::None, |subject| {
-                here.engine.bucket(subject).address()
+                context.engine.bucket(subject).address()
             }),
             stale: false,
         };
         key_sync.happen(PhaseEvent::Send(flight));
         let known = match &subject {
-            Some(subject) if key_sync.is_answered => here.engine.bucket(subject).known(&frozen),
+            Some(subject) if key_sync.is_answered => context.engine.bucket(subject).known(&frozen),
             Some(_) | None => Known::assumed(&key_sync.terms),
         };
         let news_step = self.news_pacing.step();
@@ -285,18 +285,24 @@ impl PodSync {
     }
 
     /// A lane's call was answered.
-    pub(super) fn lane_answered(&mut self, here: &Here<'_>, lane: Lane, reply: &Reply, trip: Trip) {
-        let now = here.now();
-        self.note_refunds(here);
+    pub(super) fn lane_answered(
+        &mut self,
+        context: &SyncContext<'_>,
+        lane: Lane,
+        reply: &Reply,
+        trip: RoundTrip,
+    ) {
+        let now = context.now();
+        self.note_refunds(context);
         self.lane_mut(lane).unanswered_since = None;
         let shard = self.shard(lane);
         self.links[shard].took(now.since(trip.sent));
-        self.link_succeeded(here.engine, lane, now);
+        self.link_succeeded(context.engine, lane, now);
         self.totals.repaired += reply.repaired;
         let state = self.lane_mut(lane);
-        let outcome = match std::mem::replace(&mut state.under_way, UnderWay::Nothing) {
-            UnderWay::Batch => state.book.answered(reply, now),
-            UnderWay::Probe | UnderWay::Nothing => state.book.answered_probe(reply, now),
+        let outcome = match std::mem::replace(&mut state.in_flight, LaneCall::None) {
+            LaneCall::Batch => state.book.answered(reply, now),
+            LaneCall::Probe | LaneCall::None => state.book.answered_probe(reply, now),
         };
         state.unsure = false;
         let called = state.called;
@@ -306,8 +312,8 @@ impl PodSync {
             Step::Settled(batch) => {
                 self.totals.rounds.settled += 1;
                 match called == batch.sequence {
-                    true => self.settled(here, &batch, reply, trip.anchor()),
-                    false => self.settled_unseen(here, &batch),
+                    true => self.settled(context, &batch, reply, trip.anchor()),
+                    false => self.settled_unseen(context, &batch),
                 }
             }
             Step::Behind => {
@@ -320,49 +326,56 @@ impl PodSync {
         }
     }
 
-    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
+    fn settled(&mut self, context: &SyncContext<'_>, batch: &Batch, reply: &Reply, anchor: Nanos) {
         for (delta, state) in batch.deltas.iter().zip(&reply.states) {
-            self.key_answered(here, delta, *state, anchor);
+            self.key_answered(context, delta, *state, anchor);
         }
     }
 
     /// The answer was to another call than the one that told the batch, so nothing is known of its keys' levels.
-    fn settled_unseen(&mut self, here: &Here<'_>, batch: &Batch) {
+    fn settled_unseen(&mut self, context: &SyncContext<'_>, batch: &Batch) {
         for delta in &batch.deltas {
-            self.landed_unseen(here, delta.key);
+            self.landed_unseen(context, delta.key);
         }
     }
 
     /// A key has landed, and nothing is known of its level.
-    fn landed_unseen(&mut self, here: &Here<'_>, key: StoreKey) {
+    fn landed_unseen(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return; // let go of meanwhile
         };
         key_sync.overdue = None;
         if let Some(flight) = key_sync.land() {
-            here.engine.release(flight.address);
+            context.engine.release(flight.address);
         }
-        self.look_again(key, here.now());
+        self.look_again(key, context.now());
     }
 
     /// Takes in how a key stands.
-    fn key_answered(&mut self, here: &Here<'_>, delta: &Delta, state: StoreState, anchor: Nanos) {
-        let (key, now) = (delta.key, here.now());
+    fn key_answered(
+        &mut self,
+        context: &SyncContext<'_>,
+        delta: &Delta,
+        state: StoreState,
+        anchor: Nanos,
+    ) {
+        let (key, now) = (delta.key, context.now());
         let flight = self.keys.get(&key);
         let flight = flight.and_then(|key_sync| key_sync.phase.flight());
         let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
         self.totals.note_overshoot(delta, charged, state);
         let fleet_view = self.fleet_view;
         let refund_due = self.refunds.due(key, now);
-        let (Some(key_sync), Some(subject)) = (self.keys.get_mut(&key), here.subject_of_key(key))
+        let (Some(key_sync), Some(subject)) =
+            (self.keys.get_mut(&key), context.subject_of_key(key))
         else {
-            self.landed_unseen(here, key);
+            self.landed_unseen(context, key);
             return;
         };
         let same_bucket = |flight: &Flight| !flight.stale && subject.is_on_scale(&flight.terms);
         let flight = key_sync.phase.flight().copied();
         let Some(flight) = flight.filter(same_bucket) else {
-            self.landed_unseen(here, key);
+            self.landed_unseen(context, key);
             return;
         };
         key_sync.happen(PhaseEvent::Land);
@@ -377,25 +390,25 @@ impl PodSync {
         key_sync.learn(&reading, fleet_view.pods, now);
         let trigger = fleet_view.trigger(reading.whole, reading.room, key_sync.weight);
         let overdue = key_sync.overdue.take();
-        let before = here.engine.bucket(&subject).tat();
-        self.before_answer(here, key);
-        let wants = here.engine.bucket(&subject).fold(&answered, trigger);
-        self.after_answer(here, &subject, &answered);
+        let before = context.engine.bucket(&subject).tat();
+        self.before_answer(context, key);
+        let wants = context.engine.bucket(&subject).fold(&answered, trigger);
+        self.after_answer(context, &subject, &answered);
         let stays_overdue = overdue.is_some_and(|overdue| {
             let state = (before, reading.room == Cells::ZERO);
-            self.stay_overdue(here, &subject, overdue, state)
+            self.stay_overdue(context, &subject, overdue, state)
         });
         if self.membership.is_leaving() {
-            let pending = here
+            let pending = context
                 .engine
                 .bucket(&subject)
                 .pending()
                 .unwrap_or(Cells::ZERO);
             if pending > Cells::ZERO {
-                self.enqueue(here, key, Reason::Drain);
+                self.enqueue(context, key, Reason::Drain);
             }
         } else if wants && !stays_overdue {
-            self.want(here, key, Reason::Trigger);
+            self.want(context, key, Reason::Trigger);
         }
         self.look_again(key, now.after(self.age_max(&subject)));
     }
@@ -459,7 +472,7 @@ impl PodSync {
 /// A batch that is to be frozen next.
 struct NextBatch {
     lane: Lane,
-    order: Order,
+    order: QueueOrder,
     /// What the budget must hold for it.
     updates: usize,
 }

@@ -67,7 +67,7 @@ pub struct Pace {
 
 /// What to do next.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct SyncActions {
     /// Calls to send. Each lane has at most one under way.
     pub calls: Vec<Call>,
     /// A sign of life to send.
@@ -78,14 +78,14 @@ pub struct Turn {
 
 /// When a call was sent and when its answer came.
 #[derive(Clone, Copy, Debug)]
-pub struct Trip {
+pub struct RoundTrip {
     /// Before it was sent.
     pub sent: Nanos,
     /// After the answer was read.
     pub back: Moment,
 }
 
-impl Trip {
+impl RoundTrip {
     /// The point that an answer holds for: some point of the way there and back; the middle is never far off.
     fn anchor(&self) -> Nanos {
         let there_and_back = self.back.now.since(self.sent).get();
@@ -125,7 +125,7 @@ struct LaneState {
     book: LaneBook,
     /// When the next round may begin.
     opens: Nanos,
-    under_way: UnderWay,
+    in_flight: LaneCall,
     /// The number of the last call: its answer is of that call's keys.
     called: u64,
     /// When the first call was made that was not answered yet.
@@ -135,20 +135,20 @@ struct LaneState {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnderWay {
-    Nothing,
+enum LaneCall {
+    None,
     Batch,
     Probe,
 }
 
 /// Where and when something happens to the rounds.
-struct Here<'a> {
+struct SyncContext<'a> {
     engine: &'a Engine,
     snapshot: &'a Snapshot,
     moment: Moment,
 }
 
-impl<'a> Here<'a> {
+impl<'a> SyncContext<'a> {
     const fn now(&self) -> Nanos {
         self.moment.now
     }
@@ -173,7 +173,7 @@ impl PodSync {
         let lane = |lane| LaneState {
             book: LaneBook::new(lane).keeping(keys_max / usize::from(LANES)),
             opens: Nanos::default(),
-            under_way: UnderWay::Nothing,
+            in_flight: LaneCall::None,
             called: 0,
             unanswered_since: None,
             unsure: false,
@@ -208,41 +208,41 @@ impl PodSync {
     }
 
     /// Everything that is to be sent now.
-    pub fn turn(&mut self, engine: &Engine, moment: Moment) -> Turn {
+    pub fn turn(&mut self, engine: &Engine, moment: Moment) -> SyncActions {
         let snapshot = engine.snapshot();
-        let here = &Here {
+        let context = &SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         if self.version != snapshot.version() {
-            self.rules_changed(here);
+            self.rules_changed(context);
         }
         for key in engine.take_queued() {
-            self.trigger_reached(here, key);
+            self.trigger_reached(context, key);
         }
         while let Some((at, key)) = self.due.first().copied()
             && at <= moment.now
         {
             self.due.pop_first();
-            self.look_due(here, key);
+            self.look_due(context, key);
         }
         for (key, cells) in engine.take_charges() {
             if let Some(key_sync) = self.keys.get_mut(&key) {
                 key_sync.charged = key_sync.charged.plus(cells);
             }
         }
-        self.look_after_hearsay(here);
+        self.look_after_hearsay(context);
         self.update_unreachable(engine, moment.now);
         let heartbeat = self.heartbeat(moment.now);
         if heartbeat.is_some() && !self.membership.is_prompted() {
             self.doubt_next();
         }
         // First: a busy key is at rest only now and then.
-        self.note_refunds(here);
-        let give_back = self.give_back(here);
-        let turn = Turn {
-            calls: self.calls(here),
+        self.note_refunds(context);
+        let give_back = self.give_back(context);
+        let turn = SyncActions {
+            calls: self.calls(context),
             heartbeat,
             give_back,
         };
@@ -269,19 +269,19 @@ impl PodSync {
     }
 
     /// The store answered.
-    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &Reply, trip: Trip) {
+    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &Reply, trip: RoundTrip) {
         let snapshot = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment: trip.back,
         };
-        self.lane_answered(&here, lane, reply, trip);
+        self.lane_answered(&context, lane, reply, trip);
     }
 
     /// The store did not answer, or not what it was asked. `jitter` is any random number.
     pub fn failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
-        self.lane_mut(lane).under_way = UnderWay::Nothing;
+        self.lane_mut(lane).in_flight = LaneCall::None;
         self.totals.rounds.returned += 1;
         self.unanswered(engine, lane, now, jitter);
     }
@@ -301,12 +301,12 @@ impl PodSync {
     /// Other pods told something.
     pub fn news_received(&mut self, engine: &Engine, news: News, moment: Moment) {
         let snapshot: Arc<Snapshot> = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
-        self.receive_news(&here, news);
+        self.receive_news(&context, news);
     }
 
     /// A sign of life was answered.
@@ -317,14 +317,14 @@ impl PodSync {
         moment: Moment,
     ) {
         let snapshot = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         self.link_succeeded(engine, Lane::new(0), moment.now);
         for key in &heartbeat_answered.reset_keys {
-            self.reset(&here, *key);
+            self.reset(&context, *key);
         }
         self.membership.heartbeat_answered(heartbeat_answered);
         // More pods are believed at once. Fewer are not: after an outage they come back one by one.
@@ -332,7 +332,7 @@ impl PodSync {
             self.fleet_view.pods = heartbeat_answered.pods.max(1);
             self.budget.set_pods(self.fleet_view.pods, moment.now);
         }
-        self.set_openings(&here);
+        self.set_openings(&context);
     }
 
     /// A sign of life was not answered.
@@ -344,19 +344,19 @@ impl PodSync {
     /// This pod stops: whatever is loud is told without waiting for its time, and the fleet that it leaves.
     pub fn drain(&mut self, engine: &Engine, moment: Moment) {
         let snapshot = engine.snapshot();
-        let here = &Here {
+        let context = &SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         self.membership.leave();
         for key in engine.take_queued() {
-            self.trigger_reached(here, key);
+            self.trigger_reached(context, key);
         }
         let mut loud: Vec<StoreKey> = self.loud().collect();
         loud.sort_unstable();
         for key in loud {
-            let pending = here
+            let pending = context
                 .subject_of_key(key)
                 .and_then(|subject| engine.bucket(&subject).pending());
             let carried = self
@@ -364,7 +364,7 @@ impl PodSync {
                 .get(&key)
                 .map_or(Cells::ZERO, |key_sync| key_sync.unsent.gross);
             if pending.unwrap_or(Cells::ZERO).plus(carried) > Cells::ZERO {
-                self.enqueue(here, key, Reason::Drain);
+                self.enqueue(context, key, Reason::Drain);
             }
         }
     }

@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::figures::Reason;
-use super::{Here, PodSync};
+use super::{PodSync, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::Subject;
 use crate::engine::buckets::{NewsChange, NewsEffect, StoreAnswer};
@@ -136,12 +136,12 @@ impl PodSync {
     /// Other pods say that a key is full. Whether that is believed.
     pub(super) fn receive_full(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         key: StoreKey,
         subject: Option<&Subject<'_>>,
         level: Span,
     ) -> bool {
-        let now = here.now();
+        let now = context.now();
         if self.refunds.outdates_news(key, now) {
             return false;
         }
@@ -152,8 +152,8 @@ impl PodSync {
             Some(Belief::Heard(_) | Belief::Asking { .. } | Belief::Confirmed) | None => Span::ZERO,
         };
         let effect = match subject {
-            Some(subject) => Some(self.raise(here, subject, level)),
-            None => here.engine.raise_unheld(key, level, now),
+            Some(subject) => Some(self.raise(context, subject, level)),
+            None => context.engine.raise_unheld(key, level, now),
         };
         let Some(effect) = effect else {
             return false; // its rule is gone
@@ -173,37 +173,37 @@ impl PodSync {
             *known = claim;
             return true;
         }
-        self.believe(here, key, claim.change.ends, Belief::Heard(claim));
+        self.believe(context, key, claim.change.ends, Belief::Heard(claim));
         if claim.is_long() {
-            here.engine.expect_denial(key.name);
+            context.engine.expect_denial(key.name);
         }
         true
     }
 
     /// A check of a key was denied. Whether that was because of news: the store will be asked.
-    pub(super) fn denied_by_news(&mut self, here: &Here<'_>, key: StoreKey) -> bool {
+    pub(super) fn denied_by_news(&mut self, context: &SyncContext<'_>, key: StoreKey) -> bool {
         let Some(Belief::Heard(claim)) = self.news_trust.get(&key) else {
             return false;
         };
-        if !claim.is_long() || here.engine.expects_denial(key.name) {
+        if !claim.is_long() || context.engine.expects_denial(key.name) {
             return false;
         }
         let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.fleet_view.pods));
         let within = within.max(ASKED_WITHIN_MIN).min(ASKED_WITHIN_MAX);
-        let at = here.now().after(jitter(key, here.now(), within));
+        let at = context.now().after(jitter(key, context.now(), within));
         let belief = Belief::Asking {
             claim,
-            until: here.now().after(BELIEVED_FOR),
+            until: context.now().after(BELIEVED_FOR),
             is_sent: false,
         };
-        self.believe(here, key, at, belief);
+        self.believe(context, key, at, belief);
         true
     }
 
     /// Asks where it is time to, and ends what nobody confirmed.
-    pub(super) fn look_after_hearsay(&mut self, here: &Here<'_>) {
+    pub(super) fn look_after_hearsay(&mut self, context: &SyncContext<'_>) {
         while let Some((at, key)) = self.news_trust.next.first().copied()
-            && at <= here.now()
+            && at <= context.now()
         {
             match self.news_trust.remove(&key) {
                 Some(Belief::Asking {
@@ -216,15 +216,15 @@ impl PodSync {
                         until,
                         is_sent: true,
                     };
-                    self.believe(here, key, until, belief);
-                    self.ask(here, key);
+                    self.believe(context, key, until, belief);
+                    self.ask(context, key);
                 }
                 Some(Belief::Asking { claim, .. }) => {
-                    self.disbelieve(here, key, &claim);
-                    self.doubt_news(here, key, &claim);
+                    self.disbelieve(context, key, &claim);
+                    self.doubt_news(context, key, &claim);
                 }
                 Some(Belief::Heard(_)) => {
-                    here.engine.expect_no_denial(key.name);
+                    context.engine.expect_no_denial(key.name);
                 }
                 Some(Belief::Confirmed | Belief::Doubted { .. }) | None => {}
             }
@@ -232,36 +232,36 @@ impl PodSync {
     }
 
     /// Puts a key into a round that tells nothing of it, for the answer.
-    fn ask(&mut self, here: &Here<'_>, key: StoreKey) {
-        let Some(subject) = here.subject_of_key(key).filter(|_| !self.is_full(key)) else {
+    fn ask(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let Some(subject) = context.subject_of_key(key).filter(|_| !self.is_full(key)) else {
             return;
         };
-        self.track(&subject, here.now()).asks_store = true;
-        self.want(here, key, Reason::Confirm);
-        self.look_again(key, here.now().after(BELIEVED_FOR));
+        self.track(&subject, context.now()).asks_store = true;
+        self.want(context, key, Reason::Confirm);
+        self.look_again(key, context.now().after(BELIEVED_FOR));
     }
 
     /// The store is about to say how a key stands: what news did to it is undone where the answer does not replace it.
-    pub(super) fn before_answer(&self, here: &Here<'_>, key: StoreKey) {
+    pub(super) fn before_answer(&self, context: &SyncContext<'_>, key: StoreKey) {
         if let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) = self.news_trust.get(&key)
             && claim.change.is_undone_before_answer()
         {
-            self.disbelieve(here, key, &claim);
+            self.disbelieve(context, key, &claim);
         }
     }
 
     /// The store said to this pod how a key stands: news of it is confirmed, or was wrong.
     pub(super) fn after_answer(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         subject: &Subject<'_>,
         answered: &StoreAnswer,
     ) {
-        let (key, now) = (subject.store_key(), here.now());
-        here.engine.expect_no_denial(key.name);
+        let (key, now) = (subject.store_key(), context.now());
+        context.engine.expect_no_denial(key.name);
         if let Some(ends) = subject.full_until(answered) {
             let until = ends.min(now.after(CONFIRMED_FOR_MAX));
-            self.believe(here, key, until, Belief::Confirmed);
+            self.believe(context, key, until, Belief::Confirmed);
             return;
         }
         match self.news_trust.get(&key) {
@@ -271,7 +271,7 @@ impl PodSync {
                 let is_newer = answered.frozen.at >= claim.heard_at;
                 let ends = subject.level_ends(answered);
                 if is_newer && ends.after(BELIEVED_FOR) < claim.change.ends {
-                    self.doubt_news(here, key, &claim);
+                    self.doubt_news(context, key, &claim);
                 }
             }
             Some(Belief::Confirmed) => {
@@ -289,30 +289,30 @@ impl PodSync {
         }
     }
 
-    fn doubt_news(&mut self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
+    fn doubt_news(&mut self, context: &SyncContext<'_>, key: StoreKey, claim: &Claim) {
         let longer = claim.doubted_for.times(Cells::new(DOUBTED_AGAIN));
         let length = longer.max(DOUBTED_FOR).min(DOUBTED_FOR_MAX);
-        let until = here.now().after(length);
+        let until = context.now().after(length);
         let belief = Belief::Doubted { until, length };
-        self.believe(here, key, until.after(length), belief);
+        self.believe(context, key, until.after(length), belief);
     }
 
-    fn believe(&mut self, here: &Here<'_>, key: StoreKey, at: Nanos, belief: Belief) {
+    fn believe(&mut self, context: &SyncContext<'_>, key: StoreKey, at: Nanos, belief: Belief) {
         let crowded_out = self.news_trust.put(key, at, belief);
         if let Some((key, Belief::Heard(claim) | Belief::Asking { claim, .. })) = crowded_out {
             // Nobody would ask whether it is true.
-            self.disbelieve(here, key, &claim);
+            self.disbelieve(context, key, &claim);
         }
     }
 
     /// Undoes what news did to a key.
-    fn disbelieve(&self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
-        here.engine.expect_no_denial(key.name);
-        here.engine.drop_mitigation(key.name);
-        let Some(subject) = here.subject_of_key(key) else {
+    fn disbelieve(&self, context: &SyncContext<'_>, key: StoreKey, claim: &Claim) {
+        context.engine.expect_no_denial(key.name);
+        context.engine.drop_mitigation(key.name);
+        let Some(subject) = context.subject_of_key(key) else {
             return;
         };
-        here.engine.bucket(&subject).undo_news(&claim.change);
+        context.engine.bucket(&subject).undo_news(&claim.change);
     }
 }
 

@@ -9,8 +9,8 @@
 
 use super::key_sync::KeySync;
 use super::phase::PhaseEvent;
-use super::queue::{Place, Urgency};
-use super::{Here, PodSync};
+use super::queue::{QueuePlace, Urgency};
+use super::{PodSync, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::SilentCells;
 use crate::engine::buckets::{KeyBucket, Subject};
@@ -23,13 +23,13 @@ const ROOM_TRIES_MAX: usize = 64;
 
 /// A key that is granted by share because it cannot be reported in time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Overdue {
+pub(super) struct OverdueGrant {
     pub(super) share: ShareCode,
     /// Where its bucket ended when that began, or when it was last put in a batch.
     pub(super) from: Nanos,
 }
 
-impl Overdue {
+impl OverdueGrant {
     /// What the cells cost that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
     pub(super) fn price(&self, limit: &Limit, tat: Nanos, now: Nanos) -> Span {
         let share = self.share.share();
@@ -40,14 +40,14 @@ impl Overdue {
 
 impl PodSync {
     /// How soon a key should be reported.
-    pub(super) fn urgency(&self, here: &Here<'_>, key: StoreKey) -> Urgency {
-        let Some(subject) = here.subject_of_key(key) else {
+    pub(super) fn urgency(&self, context: &SyncContext<'_>, key: StoreKey) -> Urgency {
+        let Some(subject) = context.subject_of_key(key) else {
             return Urgency::Ordinary;
         };
         let contested = subject.limit.burst() < Cells::new(self.fleet_view.pods);
-        if here.engine.bucket(&subject).is_share_denied() {
+        if context.engine.bucket(&subject).is_share_denied() {
             Urgency::ShareDenied
-        } else if contested || here.engine.bucket(&subject).is_half_used() {
+        } else if contested || context.engine.bucket(&subject).is_half_used() {
             Urgency::Contested
         } else {
             Urgency::Ordinary
@@ -55,39 +55,42 @@ impl PodSync {
     }
 
     /// A key that waits may have become more urgent.
-    pub(super) fn hurry(&mut self, here: &Here<'_>, key: StoreKey) {
-        let urgency = self.urgency(here, key);
+    pub(super) fn hurry(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let urgency = self.urgency(context, key);
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         let place = key_sync.phase.place();
         if let Some(place) = place.filter(|place| urgency < place.urgency) {
             let since = place.since;
-            let sooner = Place { urgency, since };
+            let sooner = QueuePlace { urgency, since };
             key_sync.happen(PhaseEvent::Enqueue(sooner));
             self.queue.remove(key, place);
             self.queue.insert(key, sooner);
         }
         if let Some(overdue) = key_sync.overdue
-            && let Some(subject) = here.subject_of_key(key)
-            && !here.engine.bucket(&subject).is_share_denied()
+            && let Some(subject) = context.subject_of_key(key)
+            && !context.engine.bucket(&subject).is_share_denied()
         {
             // Its bucket may have left the table and come back.
-            here.engine.bucket(&subject).grant_by_share(overdue.share);
+            context
+                .engine
+                .bucket(&subject)
+                .grant_by_share(overdue.share);
         }
     }
 
     /// Looks whether a key that waits is overdue, and when to look again.
-    pub(super) fn watch(&mut self, here: &Here<'_>, key: StoreKey) {
-        let now = here.now();
-        let (Some(key_sync), Some(subject)) = (self.keys.get(&key), here.subject_of_key(key))
+    pub(super) fn watch(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let now = context.now();
+        let (Some(key_sync), Some(subject)) = (self.keys.get(&key), context.subject_of_key(key))
         else {
             return;
         };
         let Some(place) = key_sync.phase.place() else {
             return;
         };
-        let (soonest, patience) = self.patience(here, &subject, key_sync);
+        let (soonest, patience) = self.patience(context, &subject, key_sync);
         if key_sync.overdue.is_some() || self.membership.is_leaving() || !may_be_overdue(&subject) {
             return;
         }
@@ -97,7 +100,7 @@ impl PodSync {
             _ => Span::ZERO,
         };
         if waited.plus(still_to_wait) >= patience && self.is_reachable(key.lane()) {
-            self.fall_overdue(here, &subject);
+            self.fall_overdue(context, &subject);
             return;
         }
         let next = if waited < soonest { soonest } else { patience };
@@ -108,10 +111,15 @@ impl PodSync {
 
     /// How long cells of a key may wait: as long as those of any key, and as long as they may at all while the key is far
     /// from its limit.
-    fn patience(&self, here: &Here<'_>, subject: &Subject<'_>, key_sync: &KeySync) -> (Span, Span) {
+    fn patience(
+        &self,
+        context: &SyncContext<'_>,
+        subject: &Subject<'_>,
+        key_sync: &KeySync,
+    ) -> (Span, Span) {
         let lane = subject.store_key().lane();
         let soonest = self.late_after(usize::from(lane.number()));
-        match key_sync.is_thin || here.engine.bucket(subject).is_half_used() {
+        match key_sync.is_thin || context.engine.bucket(subject).is_half_used() {
             true => (soonest, soonest),
             false => (soonest, soonest.max(self.age_max(subject))),
         }
@@ -130,24 +138,24 @@ impl PodSync {
     }
 
     /// Grants a key by share from now on.
-    fn fall_overdue(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
+    fn fall_overdue(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
         let key = subject.store_key();
         let share = ShareCode::at_most(self.share_of(key));
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         // First the share, then what was admitted before: what comes in between is billed in full, too.
-        here.engine.bucket(subject).grant_by_share(share);
-        let SilentCells { cells, worth } = here.engine.bucket(subject).take_priced();
+        context.engine.bucket(subject).grant_by_share(share);
+        let SilentCells { cells, worth } = context.engine.bucket(subject).take_priced();
         key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
         let price = subject.limit.interval().times(worth);
         key_sync.unsent.price = key_sync.unsent.price.plus(price);
-        let from = here
+        let from = context
             .engine
             .bucket(subject)
             .tat()
-            .unwrap_or_else(|| here.now());
-        key_sync.overdue = Some(Overdue { share, from });
+            .unwrap_or_else(|| context.now());
+        key_sync.overdue = Some(OverdueGrant { share, from });
     }
 
     /// The bucket of a key was lowered: what fills it again is billed from there on.
@@ -167,56 +175,56 @@ impl PodSync {
     /// own.
     pub(super) fn stay_overdue(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         subject: &Subject<'_>,
-        overdue: Overdue,
+        overdue: OverdueGrant,
         (before, full): (Option<Nanos>, bool),
     ) -> bool {
         let key = subject.store_key();
         let Some(key_sync) = self.keys.get(&key) else {
             return false;
         };
-        let (_, patience) = self.patience(here, subject, key_sync);
-        let wait = self.wait_of(self.urgency(here, key), here.now());
+        let (_, patience) = self.patience(context, subject, key_sync);
+        let wait = self.wait_of(self.urgency(context, key), context.now());
         if wait < patience || self.membership.is_leaving() {
             return false;
         }
         let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
         if let Some(before) = before.filter(|_| is_one_cell && full) {
-            here.engine.bucket(subject).raise_tat(before);
+            context.engine.bucket(subject).raise_tat(before);
         }
-        self.fall_overdue(here, subject);
+        self.fall_overdue(context, subject);
         let pending = self.keys.get(&key).is_some_and(|key| !key.is_at_rest());
-        if pending || here.engine.bucket(subject).pending() > Some(Cells::ZERO) {
-            self.want(here, key, super::Reason::Trigger);
+        if pending || context.engine.bucket(subject).pending() > Some(Cells::ZERO) {
+            self.want(context, key, super::Reason::Trigger);
         }
         true
     }
 
     /// Makes sure that `key` can be tracked. If another one has to leave for it, says how far that one's even share was
     /// in use: the newcomer, of which nothing is known, is taken to have used as much. `None` if nobody can leave.
-    pub(super) fn make_room(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Span> {
+    pub(super) fn make_room(&mut self, context: &SyncContext<'_>, key: StoreKey) -> Option<Span> {
         if self.keys.len() < self.keys_max || self.keys.contains_key(&key) {
             return Some(Span::ZERO);
         }
-        let now = here.now();
+        let now = context.now();
         let next = self.due.iter().take(ROOM_TRIES_MAX);
         let rested = next.filter_map(|(_, key)| {
             let key_sync = self
                 .keys
                 .get(key)
                 .filter(|key_sync| key_sync.is_at_rest())?;
-            let pending = here
+            let pending = context
                 .subject_of_key(*key)
-                .map(|subject| here.engine.bucket(&subject).pending());
+                .map(|subject| context.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
             is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, *key))
         });
         let (is_loud, even, least) = rested.min()?;
-        let subject = here.subject_of_key(least);
+        let subject = context.subject_of_key(least);
         self.untrack(least);
         if let Some(subject) = subject {
-            self.land_silent(here, &subject, self.opening(&subject));
+            self.land_silent(context, &subject, self.opening(&subject));
         }
         match is_loud {
             true => Some(Span::ZERO),
@@ -225,11 +233,11 @@ impl PodSync {
     }
 
     /// A key that cannot be tracked is not reported: this pod grants its even share of it.
-    pub(super) fn grant_untracked(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
-        let SilentCells { cells, .. } = here.engine.bucket(subject).take_silent();
+    pub(super) fn grant_untracked(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
+        let SilentCells { cells, .. } = context.engine.bucket(subject).take_silent();
         self.totals.lost.crowd = self.totals.lost.crowd.plus(cells);
         let share = ShareCode::at_most(Share::even(self.fleet_view.pods));
-        here.engine.bucket(subject).grant_by_share(share);
+        context.engine.bucket(subject).grant_by_share(share);
     }
 
     /// The keys that are overdue.

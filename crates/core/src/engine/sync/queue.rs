@@ -29,7 +29,7 @@ impl Urgency {
 
 /// The place of a key in the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub(super) urgency: Urgency,
     /// Since when it waits.
     pub(super) since: Nanos,
@@ -37,7 +37,7 @@ pub(super) struct Place {
 
 /// How the keys of a call are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum QueueOrder {
     Urgency,
     Age,
 }
@@ -64,24 +64,24 @@ impl Default for LaneQueue {
 
 impl LaneQueue {
     /// The place of the key that goes first.
-    fn head(&self, order: Order) -> Option<Place> {
+    fn head(&self, order: QueueOrder) -> Option<QueuePlace> {
         let heads = Urgency::ALL.into_iter().zip(self.firsts);
         let mut heads = heads
             .filter(|(_, since)| *since < NONE)
-            .map(|(urgency, since)| Place { urgency, since });
+            .map(|(urgency, since)| QueuePlace { urgency, since });
         match order {
-            Order::Urgency => heads.next(),
-            Order::Age => heads.min_by_key(|place| place.since),
+            QueueOrder::Urgency => heads.next(),
+            QueueOrder::Age => heads.min_by_key(|place| place.since),
         }
     }
 
-    fn insert(&mut self, key: StoreKey, place: Place) -> bool {
+    fn insert(&mut self, key: StoreKey, place: QueuePlace) -> bool {
         let index = place.urgency as usize;
         self.firsts[index] = self.firsts[index].min(place.since);
         self.keys[index].insert((place.since, key))
     }
 
-    fn remove(&mut self, key: StoreKey, place: Place) -> bool {
+    fn remove(&mut self, key: StoreKey, place: QueuePlace) -> bool {
         let was_there = self.keys[place.urgency as usize].remove(&(place.since, key));
         self.note_first(place.urgency);
         was_there
@@ -123,13 +123,13 @@ impl Default for SendQueue {
 }
 
 impl SendQueue {
-    pub(super) fn insert(&mut self, key: StoreKey, place: Place) {
+    pub(super) fn insert(&mut self, key: StoreKey, place: QueuePlace) {
         let lane = &mut self.lanes[usize::from(key.lane().number())];
         let is_new = lane.insert(key, place);
         self.waiting[place.urgency as usize] += usize::from(is_new);
     }
 
-    pub(super) fn remove(&mut self, key: StoreKey, place: Place) {
+    pub(super) fn remove(&mut self, key: StoreKey, place: QueuePlace) {
         let lane = &mut self.lanes[usize::from(key.lane().number())];
         let was_there = lane.remove(key, place);
         self.waiting[place.urgency as usize] -= usize::from(was_there);
@@ -156,27 +156,27 @@ impl SendQueue {
     }
 
     /// How the next call chooses its keys. Where nothing is urgent, urgency and age are the same order.
-    pub(super) fn order(&self, now: Nanos) -> Order {
+    pub(super) fn order(&self, now: Nanos) -> QueueOrder {
         let urgent = self.len_up_to(Urgency::Contested) > 0;
         if !urgent || self.calls % BY_AGE_EVERY < BY_AGE_EVERY - 1 {
-            return Order::Urgency;
+            return QueueOrder::Urgency;
         }
         let mut firsts = self.lanes.iter().flat_map(|lane| lane.firsts);
         match firsts.any(|since| since < NONE && now.since(since) >= OLD) {
-            true => Order::Age,
-            false => Order::Urgency,
+            true => QueueOrder::Age,
+            false => QueueOrder::Urgency,
         }
     }
 
     /// Of `lanes`, the one whose first key comes first, and that key's place.
-    pub(super) fn first(&self, lanes: &[Lane], order: Order) -> Option<(Lane, Place)> {
+    pub(super) fn first(&self, lanes: &[Lane], order: QueueOrder) -> Option<(Lane, QueuePlace)> {
         let heads = lanes.iter().filter_map(|lane| {
             let head = self.lanes[usize::from(lane.number())].head(order)?;
             Some((*lane, head))
         });
         heads.min_by_key(|(_, head)| match order {
-            Order::Urgency => (head.urgency, head.since),
-            Order::Age => (Urgency::Ordinary, head.since),
+            QueueOrder::Urgency => (head.urgency, head.since),
+            QueueOrder::Age => (Urgency::Ordinary, head.since),
         })
     }
 
@@ -184,16 +184,16 @@ impl SendQueue {
     pub(super) fn take(
         &mut self,
         lane: Lane,
-        order: Order,
+        order: QueueOrder,
         (most, ordinary_most): (usize, usize),
     ) -> Vec<StoreKey> {
         self.calls += 1;
         let queue = &mut self.lanes[usize::from(lane.number())];
         let mut taken = Vec::new();
-        while let Some(Place { urgency, .. }) = queue.head(order) {
+        while let Some(QueuePlace { urgency, .. }) = queue.head(order) {
             let full = match (order, urgency) {
-                (Order::Urgency, Urgency::Ordinary) => taken.len() >= most.min(ordinary_most),
-                (Order::Age, _) | (_, Urgency::ShareDenied | Urgency::Contested) => {
+                (QueueOrder::Urgency, Urgency::Ordinary) => taken.len() >= most.min(ordinary_most),
+                (QueueOrder::Age, _) | (_, Urgency::ShareDenied | Urgency::Contested) => {
                     taken.len() >= most
                 }
             };
@@ -221,13 +221,13 @@ mod tests {
         StoreKey::level(rule, name)
     }
 
-    fn place(urgency: Urgency, since: u64) -> Place {
+    fn place(urgency: Urgency, since: u64) -> QueuePlace {
         let since = Nanos::new(since);
-        Place { urgency, since }
+        QueuePlace { urgency, since }
     }
 
     /// The rules' numbers of the keys that three calls of at most two keys take.
-    fn taken(keys: &[(u8, u64, Place)], calls: usize) -> Vec<Vec<u64>> {
+    fn taken(keys: &[(u8, u64, QueuePlace)], calls: usize) -> Vec<Vec<u64>> {
         let mut queue = SendQueue::default();
         for (lane, rule, place) in keys {
             queue.insert(key(*lane, *rule), *place);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::key_sync::Unsent;
-use super::{Here, PodSync, Trip};
+use super::{PodSync, RoundTrip, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::ReportedCells;
 use crate::engine::buckets::{KeyBucket, Subject};
@@ -162,19 +162,19 @@ impl RefundQueue {
 
 impl PodSync {
     /// Notes what callers gave back since the last time.
-    pub(super) fn note_refunds(&mut self, here: &Here<'_>) {
-        for (key, reported) in here.engine.take_refunds() {
-            if let Some(subject) = here.subject_of_key(key) {
+    pub(super) fn note_refunds(&mut self, context: &SyncContext<'_>) {
+        for (key, reported) in context.engine.take_refunds() {
+            if let Some(subject) = context.subject_of_key(key) {
                 let reported = self.spoken_of(&subject, reported);
-                self.refunds.note(&subject, reported, here.now());
-                self.lower_overdue(here.engine, &subject);
+                self.refunds.note(&subject, reported, context.now());
+                self.lower_overdue(context.engine, &subject);
             }
         }
     }
 
     /// What to give back in the store now.
-    pub(super) fn give_back(&mut self, here: &Here<'_>) -> Vec<Refund> {
-        let now = here.now();
+    pub(super) fn give_back(&mut self, context: &SyncContext<'_>) -> Vec<Refund> {
+        let now = context.now();
         self.refunds.short_of_budget = false;
         let mut affordable = self.budget.available(now) / BUDGET_PART / REFUND_COST;
         let mut given_back = Vec::new();
@@ -195,7 +195,7 @@ impl PodSync {
             }
             if let Some(refund) = self
                 .refunds
-                .send(here.subject_of_key(key).as_ref(), key, now)
+                .send(context.subject_of_key(key).as_ref(), key, now)
             {
                 let _ = self.budget.take(REFUND_COST, now);
                 affordable -= 1;
@@ -214,7 +214,13 @@ impl PodSync {
     }
 
     /// The store gave cells back and said how the key stands since.
-    pub fn given_back(&mut self, engine: &Engine, refund: &Refund, state: StoreState, trip: Trip) {
+    pub fn given_back(
+        &mut self,
+        engine: &Engine,
+        refund: &Refund,
+        state: StoreState,
+        trip: RoundTrip,
+    ) {
         let key = refund.key;
         let sent = self.end_refund(key);
         self.refunds.note_answered(key, trip.back.now);
