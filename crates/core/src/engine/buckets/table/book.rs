@@ -6,10 +6,10 @@ use crate::engine::atomic::Ordering;
 use crate::pure::sync::{ShareCode, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
-/// The book of a slot, from the top: which tenancy of the slot it is (14 bits), how large the bucket is (5 bits), whether the
-/// fleet's level denies the key, whether a batch with cells of it is under way, whether its share has denied a check, whether
-/// it is granted by share, the trigger (7 bits), and the cells admitted and not yet collected. Of a key that is granted by
-/// share every cell is a trigger: those bits are its share then.
+/// The book of a slot, from the top: the number of the tenancy (14 bits), the size of the bucket (5 bits), whether the
+/// fleet's level denies the key, whether cells of it are in flight, whether its share has denied a check, whether the pod
+/// grants only a share of it, the trigger (7 bits), and the pending cells: admitted and not yet collected. While the pod
+/// grants only a share, every cell is a trigger, and the trigger's bits are the share.
 pub(super) const PENDING_BITS: u32 = 34;
 pub(super) const PENDING_MAX: u64 = (1 << PENDING_BITS) - 1;
 pub(super) const TRIGGER_SHIFT: u32 = PENDING_BITS;
@@ -22,16 +22,16 @@ pub(super) const SIZE_SHIFT: u32 = 45;
 pub(super) const SIZE_BITS: u64 = 0x1f;
 pub(super) const TENANCY_SHIFT: u32 = 50;
 
-/// How a bucket stands.
+/// The state of a bucket, without its pending cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketState {
-    /// Its TAT.
+    /// Where it ends.
     pub tat: Nanos,
     /// Whether the fleet's level denies its key.
     pub mitigated: bool,
-    /// The share that this pod grants of its key; `None` if it grants all of it.
+    /// The share that this pod grants of its key; `None` if it grants the whole key.
     pub granted: Option<ShareCode>,
-    /// How large it is.
+    /// The size of the bucket.
     pub size: BucketSize,
 }
 
@@ -47,26 +47,26 @@ impl BucketState {
     }
 }
 
-/// What became of cells that were noted.
+/// The result of a note of admitted cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Booking {
-    /// They are pending.
+    /// The cells are pending.
     Noted,
-    /// They are pending, and with them the key has reached its trigger.
+    /// The cells are pending, and with them the key has reached its trigger.
     Triggered,
-    /// The key has left its slot meanwhile: nothing was noted.
+    /// The key has left its slot meanwhile: the cells are not noted.
     Left,
 }
 
-/// How large a bucket is: which power of four its capacity fits in.
+/// The size of a bucket: the smallest power of four that its capacity fits in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketSize(pub(super) u8);
 
 impl BucketSize {
-    /// The size of a bucket of which nothing is known: full as soon as it is in use.
+    /// The size of a bucket whose capacity is unknown: it counts as full as soon as it is in use.
     pub const UNKNOWN: Self = Self(0);
 
-    /// The size of a bucket of this capacity.
+    /// The size of a bucket with this capacity.
     pub const fn of(capacity: Span) -> Self {
         let bits = u64::BITS - capacity.get().saturating_sub(1).leading_zeros();
         // No capacity is longer than a hundred years, which is below 2^62.
@@ -81,28 +81,28 @@ impl BucketSize {
         Self((book >> SIZE_SHIFT & SIZE_BITS) as u8)
     }
 
-    /// How many of 64 parts of it are in use at `level`, roughly.
+    /// How many 64ths of it are in use at `level`, roughly.
     pub const fn part_of(self, level: u64) -> u64 {
         let parts = level.saturating_mul(64) >> (2 * self.0);
         if parts < 64 { parts } else { 64 }
     }
 }
 
-/// A bucket on its way into the table or out of it.
+/// A bucket that enters the table, or has left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedBucket {
-    /// Its TAT.
+    /// Where it ends.
     pub tat: Nanos,
     /// Its size.
     pub size: BucketSize,
-    /// Its uncollected cells.
+    /// Its pending cells.
     pub pending: Cells,
-    /// At how many of them it wants to be collected.
+    /// How many pending cells trigger a report.
     pub trigger: Trigger,
 }
 
 impl MovedBucket {
-    /// A bucket at `tat` that nothing is to be told of.
+    /// A bucket at `tat` that is never reported.
     pub const fn at(tat: Nanos) -> Self {
         Self {
             tat,
@@ -116,14 +116,14 @@ impl MovedBucket {
 /// A bucket as it was when its cells were collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectedCells {
-    /// What was pending.
+    /// The cells that were pending.
     pub cells: Cells,
     /// Its TAT, with those cells.
     pub tat: Nanos,
 }
 
 impl Table {
-    /// Notes `cells` as admitted and not yet collected.
+    /// Notes admitted `cells` as pending.
     #[inline(always)]
     pub fn book(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Booking {
         let after = |book: u64| {
@@ -140,7 +140,7 @@ impl Table {
         }
     }
 
-    /// Moves the trigger of a key above what is pending: nobody could be told that it was reached.
+    /// Moves the trigger of a key above its pending cells, because the sync queue had no room for the key.
     #[cold]
     pub fn rearm(&self, tenancy: &Tenancy<'_>) {
         let _ = tenancy.update_book(|book| match book & BY_SHARE {
@@ -148,12 +148,12 @@ impl Table {
                 let above = u64::from(Trigger::above(pending(book)).code());
                 book & !TRIGGER_BITS | above << TRIGGER_SHIFT
             }
-            // The bits are its share, and every cell is a trigger.
+            // The bits are the share, and every cell is a trigger.
             _ => book,
         });
     }
 
-    /// Takes back up to so many noted cells, and says how many.
+    /// Takes back at most `cells` pending cells. Returns how many it took.
     pub fn unbook(&self, tenancy: &Tenancy<'_>, cells: Cells) -> Cells {
         let taken = |book: u64| cells.min(pending(book));
         match tenancy.update_book(|book| book - taken(book).get()) {
@@ -162,8 +162,8 @@ impl Table {
         }
     }
 
-    /// Collects what was noted for `key` since the last time. With `freeze` the key is in flight from then on and keeps
-    /// its slot until [`Table::land`]. `None` if it is not held.
+    /// Collects the pending cells of `key`. With `freeze` the key is in flight from then on and keeps its slot until
+    /// [`Table::land`]. `None` if it is not held.
     pub fn collect(&self, key: &TableKey, freeze: bool) -> Option<CollectedCells> {
         let Touch::Held(tat, tenancy) = self.touch(key, |tat| (None, tat)) else {
             return None;
@@ -176,7 +176,7 @@ impl Table {
         })
     }
 
-    /// What is noted for `key` and not collected; `None` if it is not held.
+    /// The pending cells of `key`; `None` if it is not held.
     pub fn pending(&self, key: &TableKey) -> Option<Cells> {
         match self.touch(key, |tat| (None, tat)) {
             Touch::Held(_, Tenancy { book, .. }) => Some(pending(book)),
@@ -184,8 +184,8 @@ impl Table {
         }
     }
 
-    /// Ends the flight of `key`, if it is in one, grants all of it again, and sets at how many pending cells it wants to be
-    /// collected and whether the fleet's level denies it. `true` if as many are pending already.
+    /// Ends the flight of `key`, if it is in one, grants the whole key again, and sets its trigger and whether the fleet's
+    /// level denies it. `true` if the pending cells have reached the trigger already.
     pub fn land(&self, key: &TableKey, trigger: Trigger, mitigated: bool) -> bool {
         let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) else {
             return false;
@@ -199,7 +199,7 @@ impl Table {
         trigger.cells().is_some_and(|at| pending(before) >= at)
     }
 
-    /// Ends the flight of `key`, if it is in one, and grants it by `share` from now on.
+    /// From now on this pod grants only `share` of `key`. Ends the key's flight.
     pub fn grant_by_share(&self, key: &TableKey, share: ShareCode, mitigated: bool) {
         if let Touch::Held(_, tenancy) = self.touch(key, |tat| (None, tat)) {
             let mitigated = if mitigated { MITIGATED } else { 0 };
@@ -209,7 +209,7 @@ impl Table {
         }
     }
 
-    /// Notes that the share of a key has denied a check. `true` for the first time since it was granted.
+    /// Notes that the pod's share of a key has denied a check. `true` for the first denial.
     pub fn note_share_denied(&self, tenancy: &Tenancy<'_>) -> bool {
         let before = tenancy.update_book(|book| match book & BY_SHARE {
             0 => book,
@@ -218,7 +218,7 @@ impl Table {
         before.is_some_and(|before| before & (BY_SHARE | SHARE_DENIED) == BY_SHARE)
     }
 
-    /// Whether the share of `key` has denied a check since it was granted.
+    /// Whether the pod's share of `key` has denied a check since the pod began to grant it.
     pub fn is_share_denied(&self, key: &TableKey) -> bool {
         match self.touch(key, |tat| (None, tat)) {
             Touch::Held(_, Tenancy { book, .. }) => book & SHARE_DENIED != 0,
@@ -234,9 +234,9 @@ impl Table {
         }
     }
 
-    /// The cells pending in all buckets.
+    /// The pending cells of all buckets.
     pub fn pending_in_all(&self) -> Cells {
-        // Ordering: Relaxed throughout. A number for people; it is exact when nobody is checking.
+        // Ordering: Relaxed throughout. A number for people; it is exact while no check runs.
         let in_use = self.tags.iter().enumerate();
         let in_use = in_use.filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
         let slots = in_use.flat_map(|(word, _)| word * 8..(word + 1) * 8);
@@ -252,25 +252,25 @@ impl Table {
 }
 
 impl Tenancy<'_> {
-    /// Whether the fleet's level was known to deny the key.
+    /// Whether the fleet's level denied the key when the book was read.
     pub const fn is_mitigated(&self) -> bool {
         self.book & MITIGATED != 0
     }
 
-    /// The share that the pod grants of the key; `None` if it grants all of it.
+    /// The share that the pod grants of the key; `None` if it grants the whole key.
     #[inline]
     pub const fn granted(&self) -> Option<ShareCode> {
         granted(self.book)
     }
 
-    /// Changes the book, as long as the key stays, and answers what it was.
+    /// Changes the book, unless the key has left. Returns the book before the change.
     #[inline(always)]
     fn update_book(&self, change: impl Fn(u64) -> u64) -> Option<u64> {
         let mut book = self.book;
         while tenancy_number(book) == tenancy_number(self.book) {
             let next = change(book);
             // Ordering: Relaxed. Notes and collections share this one word's total order: a cell is in exactly one
-            // collection. Nothing else is published by it.
+            // collection. The word publishes nothing else.
             match self.slot.book().compare_exchange_weak(
                 book,
                 next,
@@ -285,7 +285,7 @@ impl Tenancy<'_> {
     }
 }
 
-/// Which stay of a key in its slot this is. It wraps after 16,384, beyond what one check sleeps through.
+/// The number of the tenancy. It wraps after 16,384, more than happen during one check.
 pub(super) const fn tenancy_number(book: u64) -> u64 {
     book >> TENANCY_SHIFT
 }

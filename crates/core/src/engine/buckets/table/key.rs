@@ -2,29 +2,29 @@
 
 use super::{GROUP, STRIPES};
 
-/// A key as the table knows it.
+/// A key, hashed for this table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableKey {
     pub(super) high: u64,
     pub(super) low: u64,
-    /// Each half picks one of its groups.
+    /// Each half picks one of the two groups.
     pub(super) spread: u64,
-    /// Picks everything else.
+    /// Picks the tag, the slot and the lock.
     pub(super) salt: u64,
 }
 
 impl TableKey {
-    /// What its ghost is found by.
+    /// The name of its ghost.
     pub(super) fn name(&self) -> u128 {
         u128::from(self.high) << 64 | u128::from(self.low)
     }
 
-    /// The byte it is searched by. Never zero, which is the tag of a vacant slot.
+    /// The byte that a search compares. Never 0, which is the tag of a vacant slot.
     pub(super) const fn tag(&self) -> u8 {
         (self.salt >> 57) as u8 | 0x80
     }
 
-    /// Where in a group it goes if that place is free, and is looked for first.
+    /// Its preferred slot of a group: the key gets it if it is free, and a search looks there first.
     #[inline]
     pub(super) const fn place(&self) -> usize {
         (self.salt >> 53) as usize % GROUP

@@ -1,18 +1,19 @@
-//! The bucket table: fixed capacity, open addressing, no lock on the way of a known key.
+//! The bucket table: fixed capacity, open addressing, and no lock for a key that is held.
 //!
-//! A key lives in one of two groups of [`GROUP`] slots. Each group has a byte of the key's hash per slot, so a look-up
-//! reads one line of those bytes and then, nearly always, one slot. Nothing is ever moved or resized; when a key needs
-//! room, another one in its two groups leaves ([`Table::enter`]). Of one that is in use a ghost stays (`ghosts.rs`): the
-//! slot is taken under the ghost's lock, so whoever does not find the key finds the ghost.
+//! A key lives in one of two groups of [`GROUP`] slots. Each group has one byte of hash per slot, its tag, so a look-up
+//! reads one cache line of tags and then, nearly always, one slot. The table never moves or resizes anything. When a key
+//! needs room, another key of its two groups leaves ([`Table::enter`]). If that key is in use, a ghost remembers it
+//! (`ghosts.rs`): the table claims the slot under the ghost's lock, so a check that does not find the key finds the ghost.
 //!
 //! A slot is four words: the TAT, the book, and the key's 128 bits. **The TAT word owns the slot**: 0 is vacant,
-//! [`CLAIMED`] is being rewritten, anything else is live. Whoever changes a bucket reads the TAT, then makes sure that
-//! the slot still carries its key, then swaps the TAT it read for the next one. A slot that was handed to another key
-//! in between has another TAT by then (`enter` sees to that), so the swap fails and the search starts again. What is
-//! left is a slot that within those few instructions changes hands twice, or changes hands and is charged, and comes
-//! back to the very nanosecond: then a check is charged to the wrong key, which can deny too much, never too little,
-//! and what was noted for it is refused by the number in the book.
+//! [`CLAIMED`] is being rewritten, anything else is live. A thread that changes a bucket reads the TAT, then makes sure
+//! that the slot still carries the key, then swaps the TAT for the next one. If another key got the slot in between, the
+//! slot has another TAT by then (`enter` makes sure of that), so the swap fails and the search starts again. One case is
+//! left: within those few instructions the slot changes hands twice, or changes hands and is charged, and comes back to
+//! the very same nanosecond. Then the check is charged to the wrong key, which can deny too much, never too little; and
+//! the number in the book refuses to note its cells.
 //!
+//! `key.rs` says where a key may be, `slot.rs` has the words of a slot, `book.rs` the bits of the book.
 //! Shown by: tests/loom/table.rs.
 
 mod book;
@@ -40,17 +41,17 @@ use slot::{CLAIMED, FoundSlot, SLOT_WORDS, SlotWords, VACANT, is_live};
 const GROUP: usize = 16;
 /// Words of a cache line.
 const LINE_WORDS: usize = 8;
-/// Of ten slots, as many may be in use: above that, two groups are too often both full.
+/// So many of ten slots may be in use. Above that, both groups of a key are full too often.
 const LOAD_TENTHS: usize = 7;
-/// A group that is fuller than this sends a new key to its second group if that is emptier.
+/// If its first group has more keys than this, a new key goes to its second group, provided that one is emptier.
 const HOME_MAX: u32 = 13;
-/// Locks for keys that enter. One key always takes the same one, so it cannot enter twice.
+/// Locks for keys that enter. A key always takes the same one, so it cannot enter twice.
 const STRIPES: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 
-/// What became of an attempt to change a bucket.
+/// The result of an attempt to change a bucket.
 #[derive(Debug)]
 pub enum Touch<'a, R> {
-    /// The key is held, and this is what the caller's function said of it. The tenancy is for [`Table::book`].
+    /// The key is held, and the caller's function returned this. The tenancy is for [`Table::book`].
     Held(R, Tenancy<'a>),
     /// The key is not held.
     Missing,
@@ -59,24 +60,24 @@ pub enum Touch<'a, R> {
 /// How a key got its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotOrigin {
-    /// A vacant one.
+    /// The slot was vacant.
     Vacant,
-    /// One whose key was as good as new: its bucket was full again and everything of it collected.
+    /// Its former key was as good as new: its bucket was full again, and no cells of it were pending.
     Settled,
-    /// One whose bucket was full again, but had these cells uncollected.
+    /// The bucket of its former key was full again, but these cells were pending.
     Netted(Cells),
-    /// One whose bucket was still in use, and least. Its level is remembered, its uncollected cells are lost.
+    /// The bucket of its former key was still in use, and least. A ghost remembers its level; these pending cells are lost.
     InUse(Cells),
-    /// No slot could be had.
+    /// The key got no slot.
     Nowhere,
 }
 
-/// What became of a key that was let in.
+/// The result of [`Table::enter`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entrance<'a> {
-    /// How it got its slot.
+    /// How the key got its slot.
     pub how: SlotOrigin,
-    /// The TAT it started with, and its stay; `None` if it got no slot.
+    /// The TAT that it started with, and its tenancy; `None` if it got no slot.
     pub held: Option<(Nanos, Tenancy<'a>)>,
 }
 
@@ -85,7 +86,7 @@ pub struct Entrance<'a> {
 pub struct Table {
     tags: Box<[AtomicU64]>,
     words: Box<[AtomicU64]>,
-    /// The first word on a cache line of its own: no slot lies across two lines.
+    /// The first word that begins a cache line, so that no slot lies across two lines.
     base: usize,
     groups: u64,
     keys_max: u64,
@@ -102,7 +103,7 @@ pub struct EntryPermit<'a> {
 }
 
 impl Table {
-    /// A table for at most `keys_max` keys. The seeds decide who shares a group and must not be guessable.
+    /// A table for at most `keys_max` keys. The seeds decide which keys share a group and must not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let groups = (keys_max * 10).div_ceil(LOAD_TENTHS * GROUP).max(1);
         let words = zeroed(groups * GROUP * SLOT_WORDS + LINE_WORDS);
@@ -124,7 +125,7 @@ impl Table {
         }
     }
 
-    /// Where `name` lives. `variant` makes another key of it that shares its groups and its permit.
+    /// The key of `name`. Each `variant` is a key of its own; all of them share their groups and their permit.
     #[inline]
     pub fn key(&self, name: u128, variant: u128) -> TableKey {
         let (salt, lower) = mixed(name, self.seeds);
@@ -150,11 +151,11 @@ impl Table {
 
     /// Keys held.
     pub fn held(&self) -> u64 {
-        // Ordering: Relaxed. A number for people, and to tell whether the table is full; nothing is published by it.
+        // Ordering: Relaxed. A number for people, and to see whether the table is full; it publishes nothing.
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The most keys it holds.
+    /// The most keys that the table holds.
     pub const fn keys_max(&self) -> u64 {
         self.keys_max
     }
@@ -164,7 +165,7 @@ impl Table {
         self.look(key).map(|state| state.tat)
     }
 
-    /// How `key` stands, if it is held.
+    /// The state of `key`, if it is held.
     pub fn look(&self, key: &TableKey) -> Option<BucketState> {
         match self.touch(key, |tat| (None, tat)) {
             Touch::Held(tat, tenancy) => Some(BucketState {
@@ -177,8 +178,8 @@ impl Table {
         }
     }
 
-    /// Gives `step` the TAT of `key` and stores the one it answers, if any. `step` runs again when another thread was
-    /// faster; what it said last is what holds.
+    /// Gives `step` the TAT of `key` and stores the TAT that it returns, if any. `step` runs again when another thread was
+    /// faster; its last result counts.
     #[inline(always)]
     pub fn touch<R>(
         &self,
@@ -188,7 +189,7 @@ impl Table {
         self.touch_granted(key, |tat, _| step(tat))
     }
 
-    /// The same, for a `step` that charges by what the pod grants of the key: all of it, or its share.
+    /// The same for a `step` that charges by what the pod grants of the key: the whole key, or a share of it.
     #[inline(always)]
     pub fn touch_granted<R>(
         &self,
@@ -211,7 +212,8 @@ impl Table {
                     }
                     None => break,
                 };
-                // Ordering: AcqRel. Release hands our view on to the next who reads this TAT; Acquire as in `read`.
+                // Ordering: AcqRel. Release passes what this thread has seen to the next reader of this TAT; Acquire as in
+                // `read`.
                 match slot.tat().compare_exchange_weak(
                     tat,
                     next,
@@ -227,11 +229,11 @@ impl Table {
         Touch::Missing
     }
 
-    /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since. Otherwise
-    /// the cells stay charged: nobody can tell whether they have drained, and giving them back twice would over-admit.
+    /// Undoes an admission that moved the TAT from `before` to `after`, if nothing has changed the bucket since. Otherwise
+    /// the cells stay charged: they may have drained already, and to give them back twice would over-admit.
     pub fn give_back(&self, tenancy: &Tenancy<'_>, after: Nanos, before: Nanos) -> bool {
-        // Another key may be here by now, and may have come to the same TAT.
-        // Ordering: Acquire, so that the swap below cannot be seen as happening before this look.
+        // Another key may have the slot by now, at the same TAT.
+        // Ordering: Acquire, so that the swap below cannot be seen to happen before this read.
         let book = tenancy.slot.book().load(Ordering::Acquire);
         if tenancy_number(book) != tenancy_number(tenancy.book) {
             return false;
@@ -246,7 +248,8 @@ impl Table {
             .is_ok()
     }
 
-    /// The right to let `key` enter; to be held from making sure that it is missing until it has entered.
+    /// The right to let `key` enter. The caller takes it before it makes sure that the key is missing, and keeps it until
+    /// the key has entered.
     pub fn permit(&self, key: &TableKey) -> EntryPermit<'_> {
         let guard = self.stripes[key.stripe()]
             .lock()
@@ -254,7 +257,7 @@ impl Table {
         EntryPermit { _guard: guard }
     }
 
-    /// Lets `key`, which is missing, enter with `bucket`: its TAT, or a nanosecond more, and its uncollected cells.
+    /// Lets `key`, which is missing, enter with `bucket`. Its TAT may become a nanosecond later.
     pub fn enter(
         &self,
         _permit: &EntryPermit<'_>,
@@ -278,19 +281,20 @@ impl Table {
                 }
             },
         };
-        // Ordering: Release for the key words. Who reads one of them before the TAT below is published then also reads
-        // the slot as claimed, not the former tenant's TAT: tests/loom, a_look_up_never_sees_a_key_half_written.
+        // Ordering: Release for the key words. A thread that reads one of them before the TAT below is published also
+        // reads the slot as claimed, and not the former tenant's TAT.
+        // Shown by: tests/loom/table.rs, a_look_up_never_sees_a_key_half_written.
         slot.high().store(key.high, Ordering::Release);
         slot.low().store(key.low, Ordering::Release);
         let number = tenancy_number(slot.book().load(Ordering::Relaxed));
-        // Ordering: Release. Who reads this number before the TAT is published finds the slot claimed.
+        // Ordering: Release. A thread that reads this number before the TAT is published finds the slot claimed.
         let book = number << TENANCY_SHIFT
             | u64::from(bucket.size.0) << SIZE_SHIFT
             | u64::from(bucket.trigger.code()) << TRIGGER_SHIFT
             | bucket.pending.get().min(PENDING_MAX);
         slot.book().store(book, Ordering::Release);
         self.set_tag(index, key.tag());
-        // A TAT that differs from the former tenant's, so that nobody mistakes one for the other.
+        // Not the former tenant's TAT, so that no thread mistakes one for the other.
         let mut tat = bucket.tat.get().clamp(1, CLAIMED - 2);
         if tat == old_tat {
             tat += 1;
@@ -302,23 +306,23 @@ impl Table {
         }
     }
 
-    /// The TAT that is remembered of `key`, which is missing, if it had to leave or was not let in while in use.
+    /// The TAT of the ghost of `key`, which is missing, if it has one.
     pub fn ghost(&self, key: &TableKey, now: Nanos) -> Option<Nanos> {
         let ghost = self.ghosts.find(key.name(), now)?;
         Some(ghost.ends)
     }
 
-    /// Drops what is remembered of `key`.
+    /// Drops the ghost of `key`.
     pub fn forget_ghost(&self, _permit: &EntryPermit<'_>, key: &TableKey) {
         self.ghosts.forget(key.name());
     }
 
-    /// Remembers of `key`, which is missing, that it is at `tat`, whatever was remembered of it.
+    /// Sets the ghost of `key`, which is missing, to `tat`, whatever it was.
     pub fn remember(&self, _permit: &EntryPermit<'_>, key: &TableKey, tat: Nanos, now: Nanos) {
         self.ghosts.replace(key.name(), Ghost::at(tat), now);
     }
 
-    /// Keys whose ghosts had to give way while they were in use.
+    /// Ghosts that were dropped while their keys were in use.
     pub fn forgotten(&self) -> u64 {
         self.ghosts.forgotten()
     }
@@ -333,7 +337,7 @@ impl Table {
                 let book = slot.end_tenancy();
                 self.set_tag(index, 0);
                 self.held.fetch_sub(1, Ordering::Relaxed);
-                // For `enter`, which gives the next tenant another one.
+                // For `enter`, which gives the next tenant another TAT.
                 slot.high().store(tat, Ordering::Release);
                 slot.tat().store(VACANT, Ordering::Release);
                 return Some(MovedBucket {
@@ -347,7 +351,7 @@ impl Table {
         None
     }
 
-    /// The slot of `key`: first where it would like to be, then by the tags of its two groups.
+    /// The slot of `key`: first its preferred slot, then by the tags of its two groups.
     #[inline(always)]
     fn find(&self, key: &TableKey) -> Option<FoundSlot<'_>> {
         match self.read(self.home(key) * GROUP + key.place(), key) {
@@ -360,7 +364,7 @@ impl Table {
     fn find_by_tag(&self, key: &TableKey) -> Option<FoundSlot<'_>> {
         for group in [self.home(key), self.other(key)] {
             for half in 0..2 {
-                // Ordering: Acquire, so that a tag seen means a slot at least claimed for it. A tag is only a hint.
+                // Ordering: Acquire, so that a slot whose tag is seen is at least claimed for that key. A tag is a hint.
                 let word = self.tags[group * 2 + half].load(Ordering::Acquire);
                 let mut candidates = bytes_equal(word, key.tag());
                 while candidates != 0 {
@@ -402,9 +406,9 @@ impl Table {
         }
     }
 
-    /// Claims a vacant slot of the home group, or of the emptier one when that is nearly full.
+    /// Claims a vacant slot of the first group, or of the second one if that is emptier and the first is nearly full.
     fn claim_vacant(&self, key: &TableKey) -> Option<(SlotWords<'_>, usize)> {
-        // Ordering: Relaxed; see `held`. Counted before the slot is taken, so the bound is never passed.
+        // Ordering: Relaxed; see `held`. The key is counted before it has a slot, so the table never exceeds its bound.
         if self.held.fetch_add(1, Ordering::Relaxed) >= self.keys_max {
             self.held.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -438,17 +442,17 @@ impl Table {
             .sum()
     }
 
-    /// Claims the slot of the key that is missed least: one that is full and collected, else one that is full, else the
-    /// one of which the smallest part is in use, so that a key at its limit stays; of those the one that will be full
-    /// soonest. None in flight, unless it was collected between the look and the claim: its cells are reported all the
-    /// same, and its ghost keeps its level.
+    /// Claims the slot of the key that the table can spare best: one that is full again without pending cells, else one
+    /// that is full again, else the one of which the smallest part is in use, so that a key at its limit stays; of those
+    /// the one that will be full first. It claims no key in flight, unless that was collected between the look and the
+    /// claim: its cells are reported all the same, and its ghost keeps its level.
     fn claim_victim(
         &self,
         key: &TableKey,
         now: Nanos,
     ) -> Option<(SlotWords<'_>, usize, SlotOrigin, u64)> {
-        // Others may change a bucket between looking and claiming. Each try looks anew; under a storm of changes to
-        // two whole groups the key stays out.
+        // Other threads may change a bucket between the look and the claim. Each try looks anew. If both groups change
+        // all the time, the key stays out.
         for _ in 0..GROUP {
             let candidates = [self.home(key), self.other(key)]
                 .into_iter()
@@ -479,10 +483,10 @@ impl Table {
         None
     }
 
-    /// Claims a slot at `tat` and remembers its key, if that is in use. `false` if it has changed meanwhile.
+    /// Claims a slot at `tat`, and leaves a ghost of its key if that is in use. `false` if the slot has changed meanwhile.
     ///
-    /// Both under the lock of the ghost: whoever does not find the key from then on finds its ghost, and a key that is
-    /// held has none, which would outlive a reset or a refund of it.
+    /// Both happen under the lock of the ghost: a thread that does not find the key afterwards finds its ghost, and a key
+    /// that is held has no ghost, which would outlive a reset or a refund of the key.
     fn evict(&self, slot: SlotWords<'_>, tat: u64, now: Nanos) -> bool {
         let name = slot.name();
         // Ordering: Acquire, as in `read`: the same TAT before and after means that the name was of that tenancy.
@@ -496,18 +500,18 @@ impl Table {
 
     fn set_tag(&self, index: usize, tag: u8) {
         let shift = (index % 8) * 8;
-        // Ordering: Release, so that who sees the tag sees the slot claimed. Other slots' bytes of the word stay.
+        // Ordering: Release, so that a thread that sees the tag sees the slot claimed. The other bytes of the word stay.
         let set = |word: u64| Some(word & !(0xff << shift) | u64::from(tag) << shift);
         let _ = self.tags[index / 8].fetch_update(Ordering::Release, Ordering::Relaxed, set);
     }
 }
 
-/// The slots of a group, beginning with `first`.
+/// The slots of a group, from `first` on.
 fn places(group: usize, first: usize) -> impl Iterator<Item = usize> {
     (0..GROUP).map(move |nth| group * GROUP + (first + nth) % GROUP)
 }
 
-/// The high bit of every byte of `word` that equals `byte`, and now and then of one above such a byte.
+/// The high bit of every byte of `word` that equals `byte`, and now and then of the byte above one.
 const fn bytes_equal(word: u64, byte: u8) -> u64 {
     let different = word ^ (byte as u64 * 0x0101_0101_0101_0101);
     different.wrapping_sub(0x0101_0101_0101_0101) & !different & 0x8080_8080_8080_8080

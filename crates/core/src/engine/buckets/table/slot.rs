@@ -8,15 +8,15 @@ pub(super) const VACANT: u64 = 0;
 pub(super) const CLAIMED: u64 = u64::MAX;
 /// Words of a slot.
 pub(super) const SLOT_WORDS: usize = 4;
-/// One stay of one key in one slot.
+/// The time that one key has one slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Tenancy<'a> {
     pub(super) slot: SlotWords<'a>,
-    /// The book as it was: its number is that of the stay.
+    /// The book when it was read. It has the number of the tenancy.
     pub(super) book: u64,
 }
 
-/// A slot that carried the key when it was read.
+/// A slot that carried the key when the search read it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundSlot<'a> {
     pub(super) slot: SlotWords<'a>,
@@ -59,22 +59,22 @@ impl<'a> SlotWords<'a> {
 
     #[inline]
     pub(super) fn carries(&self, key: &TableKey) -> bool {
-        // Ordering: Acquire. The caller has read the TAT before, and swaps or reads it again afterwards. Words of the
-        // next tenancy can be seen here, but pairing with the Release in `enter` the TAT then is not what it was.
+        // Ordering: Acquire. The caller has read the TAT before, and swaps or reads it again afterwards. If this reads
+        // words of the next tenancy, it pairs with the Release in `enter`, and the TAT is no longer what it was.
         self.high().load(Ordering::Acquire) == key.high
             && self.low().load(Ordering::Acquire) == key.low
     }
 
     pub(super) fn claim(&self, tat: u64) -> bool {
-        // Ordering: AcqRel. From here on only the claimer writes this slot.
+        // Ordering: AcqRel. From here on only the thread that claimed the slot writes it.
         self.tat()
             .compare_exchange(tat, CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Of a claimed slot: its book. Notes of the former tenancy find another number from now on.
+    /// Ends the tenancy of a claimed slot and returns its book. Later notes of that tenancy find another number.
     pub(super) fn end_tenancy(&self) -> u64 {
-        // Ordering: AcqRel, so that a note of the former tenancy is either in the value taken here or refused.
+        // Ordering: AcqRel, so that a note of that tenancy is either in the book that is returned, or refused.
         let next = |book| Some((tenancy_number(book) + 1) << TENANCY_SHIFT);
         self.book()
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)

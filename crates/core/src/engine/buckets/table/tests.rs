@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The group that each of so many keys of one home goes to.
+/// The group that each of `keys` keys with the same first group goes to.
 fn groups_of(keys: usize) -> Vec<usize> {
     let table = Table::new(22, [0, 0]);
     let (now, bucket) = (Nanos::new(1), MovedBucket::at(Nanos::new(9)));
@@ -11,7 +11,7 @@ fn groups_of(keys: usize) -> Vec<usize> {
             let key = TableKey {
                 high: nth as u64,
                 low: 7,
-                // At home in the first of two groups, with the second one as the other.
+                // Its first group is group 0, its second group 1.
                 spread: 0xffff_ffff,
                 salt: (nth as u64) << 53,
             };
@@ -24,7 +24,7 @@ fn groups_of(keys: usize) -> Vec<usize> {
 }
 
 #[test]
-fn a_key_goes_home_until_home_is_nearly_full() {
+fn a_key_goes_to_its_first_group_until_that_is_nearly_full() {
     assert_eq!(groups_of(14), [0; 14]);
     assert_eq!(groups_of(22)[14..], [1; 8]);
 }
