@@ -278,7 +278,7 @@ mod tests {
             for (call, nth) in todo.calls.iter().zip(turn..) {
                 // For a while the store is away, and now and then it is.
                 if (300..350).contains(&turn) || nth % 40 == 0 {
-                    rounds.failed(&engine, call.lane, moment.now, nth);
+                    rounds.call_failed(&engine, call.lane, moment.now, nth);
                     continue;
                 }
                 let reply = settle(call, &mut gross[usize::from(call.lane.number())]);
@@ -286,7 +286,7 @@ mod tests {
                     sent: moment.now,
                     back: moment,
                 };
-                rounds.answered(&engine, call.lane, &reply, trip);
+                rounds.call_answered(&engine, call.lane, &reply, trip);
             }
         }
         let _ = rounds.turn(&engine, at(9_000));

@@ -44,7 +44,7 @@ impl Strict {
             let moment = Clock::get().moment();
             let finished = engine.finish(plan, &waiting.end(), moment);
             for take in finished.give_back {
-                self.store.leave(StoreRequest::GiveBack(take));
+                self.store.submit(StoreRequest::GiveBack(take));
             }
             if let Some(answer) = finished.answer {
                 return Ok((answer, moment));
@@ -74,7 +74,7 @@ impl<'a> Waiting<'a> {
         let takes = takes.map(|take| {
             let (tell, answer) = oneshot::channel();
             let report = Box::new(move |result| tell.send(result).is_ok());
-            store.leave(StoreRequest::Take(take, report));
+            store.submit(StoreRequest::Take(take, report));
             Pending {
                 take,
                 answer,
@@ -112,7 +112,7 @@ impl Drop for Waiting<'_> {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
             if let Ok(Taken { taken: true, .. }) = pending.end() {
-                self.store.leave(StoreRequest::GiveBack(take));
+                self.store.submit(StoreRequest::GiveBack(take));
             }
         }
     }

@@ -277,7 +277,7 @@ impl Running {
                 let took = Duration::from_nanos(moment.now.since(sent).get());
                 self.telemetry.sync_round.record(took);
                 let trip = RoundTrip { sent, back: moment };
-                self.rounds.answered(&self.engine, lane, &reply, trip);
+                self.rounds.call_answered(&self.engine, lane, &reply, trip);
                 None
             }
             Done::Call {
@@ -285,7 +285,8 @@ impl Running {
                 answer: Err(error),
                 ..
             } => {
-                self.rounds.failed(&self.engine, lane, moment.now, jitter);
+                self.rounds
+                    .call_failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
             Done::Heartbeat(Ok(heartbeat_answered)) => {
@@ -305,9 +306,9 @@ impl Running {
             } => {
                 let trip = RoundTrip { sent, back: moment };
                 self.rounds
-                    .given_back(&self.engine, &refund, store_state, trip);
+                    .refund_answered(&self.engine, &refund, store_state, trip);
                 let lane = refund.key.lane();
-                self.rounds.reached(&self.engine, lane, moment.now);
+                self.rounds.request_answered(&self.engine, lane, moment.now);
                 None
             }
             Done::GivenBack {
@@ -316,16 +317,16 @@ impl Running {
                 ..
             } => {
                 let (key, now) = (refund.key, moment.now);
-                self.rounds.not_given_back(&self.engine, key, now, jitter);
+                self.rounds.refund_failed(&self.engine, key, now, jitter);
                 Some(error)
             }
             Done::StoreRequest(lane, Ok(())) => {
-                self.rounds.reached(&self.engine, lane, moment.now);
+                self.rounds.request_answered(&self.engine, lane, moment.now);
                 None
             }
             Done::StoreRequest(lane, Err(error)) => {
                 self.rounds
-                    .unanswered(&self.engine, lane, moment.now, jitter);
+                    .request_failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
         };

@@ -29,7 +29,7 @@ pub use top::{About, Entries, Recent};
 
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{Board, Meters};
-use tidegate_core::engine::sync::{Figures, Reason, ShardState};
+use tidegate_core::engine::sync::{Figures, Reason, RuleOvershoot, ShardState};
 use tidegate_core::engine::{Answer, Engine, Snapshot, Stat};
 use tidegate_core::pure::{KeysShown, Nanos, Span};
 
@@ -293,7 +293,12 @@ impl Telemetry {
             .overshoot
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        for (id, cells, forgiven) in &figures.overshoot {
+        for RuleOvershoot {
+            rule: id,
+            cells,
+            forgiven,
+        } in &figures.overshoot
+        {
             let Some(index) = snapshot.rule_of_id(*id) else {
                 continue;
             };

@@ -383,9 +383,9 @@ impl<'a> World<'a> {
                         sent: pod.at(sent),
                         back,
                     };
-                    pod.rounds.answered(&pod.engine, lane, &reply, trip);
+                    pod.rounds.call_answered(&pod.engine, lane, &reply, trip);
                 }
-                None => pod.rounds.failed(&pod.engine, lane, back.now, jitter),
+                None => pod.rounds.call_failed(&pod.engine, lane, back.now, jitter),
             }
         }
         self.check_books_now_and_then(number);

@@ -98,10 +98,10 @@ impl World<'_> {
             let (rounds, engine) = (&mut pod.rounds, &pod.engine);
             match store_state {
                 Some(store_state) => {
-                    rounds.given_back(engine, refund, store_state, trip);
-                    rounds.reached(engine, refund.key.lane(), back.now);
+                    rounds.refund_answered(engine, refund, store_state, trip);
+                    rounds.request_answered(engine, refund.key.lane(), back.now);
                 }
-                None => rounds.not_given_back(engine, refund.key, back.now, jitter),
+                None => rounds.refund_failed(engine, refund.key, back.now, jitter),
             }
         }
         self.check_books_now_and_then(number);

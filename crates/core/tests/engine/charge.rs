@@ -288,7 +288,7 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
             sent: later.now,
             back: later,
         };
-        rounds.answered(engine, call.lane, &reply, trip);
+        rounds.call_answered(engine, call.lane, &reply, trip);
     }
     store_state
 }

@@ -113,7 +113,8 @@ impl Pod {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
         };
-        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+        self.rounds
+            .call_answered(&self.engine, call.lane, &reply, trip);
     }
 
     /// What the store says of a key that has so many of its ten cells in use.

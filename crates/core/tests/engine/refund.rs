@@ -199,7 +199,8 @@ impl Pod {
             states: store_state,
             repaired: 0,
         };
-        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+        self.rounds
+            .call_answered(&self.engine, call.lane, &reply, trip);
     }
 
     pub fn trip(&self) -> RoundTrip {

@@ -1,4 +1,4 @@
-//! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
+//! The events of one key: it reaches its trigger, stays silent or becomes loud, is due for a look, has news, is reset.
 
 use super::figures::Reason;
 use super::key_sync::{Detached, KeySync, ShareUse};
@@ -51,12 +51,12 @@ impl PodSync {
         }
     }
 
-    /// Looks whether a silent key may stay so.
+    /// Decides whether a silent key may stay silent.
     fn look_at(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, allowance: &Allowance) {
         let (key, now) = (subject.store_key(), context.now());
         let SilentCells { cells, worth } = context.engine.bucket(subject).take_silent();
         let key_sync = self.track(subject, now);
-        match key_sync.used(allowance, worth, now) {
+        match key_sync.use_share(allowance, worth, now) {
             ShareUse::Within => {
                 let ends = key_sync.even_ends();
                 key_sync.charged = Cells::ZERO;
@@ -72,7 +72,7 @@ impl PodSync {
         }
     }
 
-    /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
+    /// Sets the trigger of a silent key. If the key has reached it meanwhile, it is queued again.
     pub(super) fn land_silent(
         &self,
         context: &SyncContext<'_>,
@@ -84,7 +84,7 @@ impl PodSync {
         }
     }
 
-    /// Begins to tell a key: first what is in use of the even share. What has drained of it is only counted.
+    /// Makes a key loud. The first report bills the usage of the even share; cells that have drained are only counted.
     fn become_loud(
         &mut self,
         subject: &Subject<'_>,
@@ -118,7 +118,7 @@ impl PodSync {
             return;
         };
         match loud_until {
-            // It waits to be asked for.
+            // It is queued or in flight to ask the store.
             None if !at_rest => self.look_again(key, now.after(self.pace.interval)),
             None if even_ends <= now => {
                 self.untrack(key);
@@ -137,15 +137,15 @@ impl PodSync {
         }
     }
 
-    /// A key has been loud for long enough. If it may be silent it is, unless this pod uses more than its share right now;
-    /// if it may not, it is let go once there is nothing to tell.
+    /// A key has been loud for long enough. If pods may be silent about it, it becomes silent, unless this pod uses more
+    /// than its share right now. Otherwise the sync drops it once there is nothing to report.
     fn end_loud(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
         let (key, now) = (subject.store_key(), context.now());
         if let Some(allowance) = self.allowance(subject) {
             let key_sync = self.track(subject, now);
             key_sync.happen(PhaseEvent::Calm);
             key_sync.overdue = None;
-            key_sync.all_reported(now);
+            key_sync.reset_share(now);
             self.look_at(context, subject, &allowance);
         } else if context.engine.bucket(subject).land(Trigger::EACH) {
             self.want(context, key, Reason::Interval);
@@ -154,12 +154,12 @@ impl PodSync {
         }
     }
 
-    /// Other pods told something of a key.
+    /// Takes in news of a key.
     pub(super) fn receive_news(&mut self, context: &SyncContext<'_>, News { key, kind }: News) {
         let now = context.now();
         let subject = context.subject_of_key(key);
         match kind {
-            // Resets are in the store's log: whoever says there is a new one is only a reason to read it.
+            // The store's log has the resets. News of a reset is only a reason to read that log.
             NewsKind::Reset => self.membership.prompt_heartbeat(),
             NewsKind::Live(hold) => {
                 if let Some(subject) = subject {
@@ -177,7 +177,7 @@ impl PodSync {
 
     fn receive_full_of(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, level: Span) {
         let (key, now) = (subject.store_key(), context.now());
-        // The others are not told by the step.
+        // Other keys are not published by the step.
         if subject.is_published_by_step() {
             self.news_pacing.count();
         }
@@ -198,7 +198,7 @@ impl PodSync {
         }
     }
 
-    /// Takes in that the fleet denies a key. What this pod gives back of it may still be in that level.
+    /// Takes in news that the fleet denies a key. That level may still include refunds of this pod.
     pub(super) fn raise(
         &mut self,
         context: &SyncContext<'_>,
@@ -213,7 +213,7 @@ impl PodSync {
     fn receive_live(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, until: Nanos) {
         let (key, now) = (subject.store_key(), context.now());
         let is_new = !self.keys.contains_key(&key);
-        // Of keys that nobody asks this pod for, news alone takes no more than half of the room.
+        // News of keys that no check asks this pod for takes no more than half of the room.
         let is_held = || context.engine.bucket(subject).pending().is_some();
         if is_new && self.keys.len() >= self.keys_max / 2 && !is_held() {
             return;
@@ -223,7 +223,7 @@ impl PodSync {
         }
         let key_sync = self.track(subject, now);
         if is_new {
-            // Others have all of its demand, as far as is known.
+            // As far as this pod knows, the other pods have all of its demand.
             key_sync.weight = Share::NONE;
         }
         if key_sync.is_loud() {
@@ -233,7 +233,7 @@ impl PodSync {
         match self.allowance(subject) {
             Some(allowance) => {
                 let SilentCells { cells, worth } = context.engine.bucket(subject).take_silent();
-                let _ = self.track(subject, now).used(&allowance, worth, now);
+                let _ = self.track(subject, now).use_share(&allowance, worth, now);
                 self.become_loud(subject, &allowance, cells, until);
             }
             None => self.track(subject, now).stay_loud(until),
@@ -247,9 +247,9 @@ impl PodSync {
         }
     }
 
-    /// Somebody reset a key.
+    /// An operator reset a key.
     pub(super) fn reset(&mut self, context: &SyncContext<'_>, key: StoreKey) {
-        self.forget_hearsay(context.engine, key);
+        self.forget_news(context.engine, key);
         match context.subject_of_key(key) {
             Some(subject) => {
                 context.engine.bucket(&subject).forget();
@@ -263,12 +263,12 @@ impl PodSync {
             key_sync.full_until = None;
             key_sync.detached = None;
             key_sync.overdue = None;
-            // An answer that is on its way is from before the reset.
+            // An answer in flight is from before the reset.
             key_sync.phase.spoil_answer();
         }
     }
 
-    /// The rules are others: keys of rules that are gone are let go, the rest is counted under the new limits.
+    /// A reload changed the rules: the sync drops keys of rules that are gone, and moves the rest to the new limits.
     pub(super) fn rules_changed(&mut self, context: &SyncContext<'_>) {
         self.version = context.snapshot.version();
         let fleet_view = self.fleet_view;
@@ -282,7 +282,7 @@ impl PodSync {
                         .as_mut()
                         .filter(|_| key_sync.limit != subject.limit)
                     {
-                        // On another scale nothing is known of it.
+                        // What is known was counted under another limit.
                         detached.known_until = None;
                     }
                     if key_sync.limit != subject.limit {
@@ -303,13 +303,13 @@ impl PodSync {
         self.set_openings(context);
     }
 
-    /// Sets at how many cells new keys of each rule are noticed.
+    /// Sets the trigger of new keys, for each rule.
     pub(super) fn set_openings(&self, context: &SyncContext<'_>) {
         let silent =
             self.membership.is_steady() && context.snapshot.rules().caller_spec().may_be_silent();
         let pods = if silent { self.fleet_view.pods } else { 0 };
         context.engine.set_silent_pods(pods);
-        // What holds for any key of a rule whose limit is the rule's own.
+        // Any key will do: the trigger depends on the rule's own limit.
         let any = LimitedKey {
             name: 0,
             caller_limit: None,
@@ -322,19 +322,19 @@ impl PodSync {
         }
     }
 
-    /// At how many cells a key that is not told is noticed.
+    /// The trigger of a key that is neither loud nor tracked.
     pub(super) fn opening(&self, subject: &Subject<'_>) -> Trigger {
         self.allowance(subject)
             .map_or(Trigger::EACH, |allowance| allowance.trigger())
     }
 
-    /// What this pod may use of a key in silence, if anything.
+    /// What this pod may use of a key without a report, if anything.
     fn allowance(&self, subject: &Subject<'_>) -> Option<Allowance> {
         self.even_share(subject)
             .filter(|_| self.membership.is_steady())
     }
 
-    /// This pod's even share of a key that pods may be silent of.
+    /// This pod's even share of a key, if pods may be silent about it.
     pub(super) fn even_share(&self, subject: &Subject<'_>) -> Option<Allowance> {
         let spec = &subject.rule.spec;
         spec.may_be_silent()
@@ -342,12 +342,12 @@ impl PodSync {
             .flatten()
     }
 
-    /// The longest that cells of a healthy key wait: they are billed in full, so they must be young.
+    /// The longest that cells of a healthy key wait for a report: the store bills them in full, so they must be young.
     pub(super) fn age_max(&self, subject: &Subject<'_>) -> Span {
         subject.age_max(self.pace.interval, self.gap())
     }
 
-    /// The key's state, made if there is none.
+    /// The state of the key. Starts to track it, if the sync does not yet.
     pub(super) fn track(&mut self, subject: &Subject<'_>, now: Nanos) -> &mut KeySync {
         let key = subject.store_key();
         let weight = Share::even(self.fleet_view.pods);
@@ -370,7 +370,7 @@ impl PodSync {
         self.keys.len() >= self.keys_max && !self.keys.contains_key(&key)
     }
 
-    /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
+    /// Drops a key whose rule is gone. The pod still reports what is in a batch.
     fn let_go(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         if let Some(flight) = self
             .keys
@@ -394,16 +394,15 @@ impl PodSync {
         }
     }
 
-    /// Does not look at a key again, whatever was planned.
+    /// Cancels the planned look at a key.
     pub(super) fn cancel_look(&mut self, key: StoreKey) {
-        if let Some(key_sync) = self.keys.get_mut(&key) {
-            if let Some(planned) = key_sync.due.take() {
-                self.due.remove(&(planned, key));
-            }
+        let key_sync = self.keys.get_mut(&key);
+        if let Some(planned) = key_sync.and_then(|key_sync| key_sync.due.take()) {
+            self.due.remove(&(planned, key));
         }
     }
 
-    /// Looks at a key again at `at`, or earlier if that is planned already.
+    /// Plans a look at a key at `at`, unless an earlier one is planned.
     pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;

@@ -1,9 +1,9 @@
-//! Keys that the store cannot be told of in time, because the pod may not send so much.
+//! Keys that the pod cannot report in time, because its budget for key updates is spent.
 //!
-//! A key that waits to be reported is *overdue* once its oldest cell has waited longer than it may, or as soon as its
-//! place in the order says that it will. From then on this pod grants only its share of it, as if the store were gone.
-//! What was admitted before is billed in full, what is admitted since as the share of how far the bucket filled up. The
-//! answer to the key's own report ends it, unless the next report would be late again.
+//! A key in the send queue is *overdue* once its oldest cell has waited longer than it may, or as soon as its place in the
+//! queue says that it will. From then on this pod grants only its share of the key, as if the store were unreachable. Cells
+//! that were admitted before are billed in full, cells since then as the share of how far the bucket filled up. The answer
+//! to the key's own report ends this, unless the next report would be late again.
 //!
 //! A short budget is not a store error: this holds for every hybrid rule, whatever its `on_store_error` is.
 
@@ -18,19 +18,28 @@ use crate::pure::rule::Consistency;
 use crate::pure::sync::{Share, ShareCode, StoreKey};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// Of the keys that are looked at next, so many are tried for one that can make room.
+/// How many of the keys with the next planned looks the sync tries for one that can leave.
 const ROOM_TRIES_MAX: usize = 64;
 
-/// A key that is granted by share because it cannot be reported in time.
+/// What a pod grants of a key that it cannot report in time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverdueGrant {
     pub(super) share: ShareCode,
-    /// Where its bucket ended when that began, or when it was last put in a batch.
+    /// Where the bucket ended when the key became overdue, or when it was last put in a batch.
     pub(super) from: Nanos,
 }
 
+/// What an answer to the report of an overdue key says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OverdueAnswer {
+    /// Where the bucket ended before the answer.
+    pub(super) before: Option<Nanos>,
+    /// Whether the key has no room, by the answer.
+    pub(super) is_full: bool,
+}
+
 impl OverdueGrant {
-    /// What the cells cost that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
+    /// The price of the cells that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
     pub(super) fn price(&self, limit: &Limit, tat: Nanos, now: Nanos) -> Span {
         let share = self.share.share();
         let filled = tat.since(self.from.max(now));
@@ -39,7 +48,7 @@ impl OverdueGrant {
 }
 
 impl PodSync {
-    /// How soon a key should be reported.
+    /// How soon the pod should report a key.
     pub(super) fn urgency(&self, context: &SyncContext<'_>, key: StoreKey) -> Urgency {
         let Some(subject) = context.subject_of_key(key) else {
             return Urgency::Ordinary;
@@ -54,7 +63,7 @@ impl PodSync {
         }
     }
 
-    /// A key that waits may have become more urgent.
+    /// Moves a queued key forward, if it has become more urgent.
     pub(super) fn hurry(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         let urgency = self.urgency(context, key);
         let Some(key_sync) = self.keys.get_mut(&key) else {
@@ -72,7 +81,7 @@ impl PodSync {
             && let Some(subject) = context.subject_of_key(key)
             && !context.engine.bucket(&subject).is_share_denied()
         {
-            // Its bucket may have left the table and come back.
+            // The bucket may have left the table and come back without the share.
             context
                 .engine
                 .bucket(&subject)
@@ -80,7 +89,7 @@ impl PodSync {
         }
     }
 
-    /// Looks whether a key that waits is overdue, and when to look again.
+    /// Decides whether a queued key is overdue, and plans the next look.
     pub(super) fn watch(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         let now = context.now();
         let (Some(key_sync), Some(subject)) = (self.keys.get(&key), context.subject_of_key(key))
@@ -105,12 +114,12 @@ impl PodSync {
         }
         let next = if waited < soonest { soonest } else { patience };
         let next = place.since.after(next);
-        // Of a lane that cannot be reached there is nothing to decide until it can be.
+        // While its lane is unreachable, there is nothing to decide.
         self.look_again(key, if next > now { next } else { now.after(soonest) });
     }
 
-    /// How long cells of a key may wait: as long as those of any key, and as long as they may at all while the key is far
-    /// from its limit.
+    /// How long cells of a key may wait: first the time that holds for every key, then the time that holds for this one. A
+    /// key far from its limit may wait longer.
     fn patience(
         &self,
         context: &SyncContext<'_>,
@@ -125,10 +134,10 @@ impl PodSync {
         }
     }
 
-    /// How long a key that begins to wait now will have to.
+    /// How long a key that enters the queue now will wait.
     fn wait_of(&self, urgency: Urgency, now: Nanos) -> Span {
         let ahead = self.queue.len_up_to(urgency);
-        // Besides them go calls, and, of every four, one by age.
+        // Beside the keys ahead, the budget pays for calls, and one call of four goes by age.
         let updates = ahead + ahead.div_ceil(3);
         let kept = match urgency {
             Urgency::ShareDenied | Urgency::Contested => 0,
@@ -137,14 +146,14 @@ impl PodSync {
         self.budget.wait_for(updates + kept, now)
     }
 
-    /// Grants a key by share from now on.
+    /// Makes a key overdue: from now on this pod grants only its share of it.
     fn fall_overdue(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
         let key = subject.store_key();
         let share = ShareCode::at_most(self.share_of(key));
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        // First the share, then what was admitted before: what comes in between is billed in full, too.
+        // First the share, then the cells that were admitted before: cells in between are billed in full, too.
         context.engine.bucket(subject).grant_by_share(share);
         let SilentCells { cells, worth } = context.engine.bucket(subject).take_priced();
         key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
@@ -158,7 +167,7 @@ impl PodSync {
         key_sync.overdue = Some(OverdueGrant { share, from });
     }
 
-    /// The bucket of a key was lowered: what fills it again is billed from there on.
+    /// A refund lowered the bucket of a key: what fills it again is billed from there on.
     pub(super) fn lower_overdue(&mut self, engine: &Engine, subject: &Subject<'_>) {
         let key_sync = self.keys.get_mut(&subject.store_key());
         if let Some(overdue) = key_sync.and_then(|key_sync| key_sync.overdue.as_mut())
@@ -168,17 +177,17 @@ impl PodSync {
         }
     }
 
-    /// The report of an overdue key was answered. If the next one would be late again, the key stays overdue: `true`.
+    /// The store answered the report of an overdue key. If the next one would be late again, the key stays overdue: `true`.
     ///
-    /// What the answer says is believed, with one exception. Where a share is less than a cell, one is granted all the
-    /// same; if the fleet is over the limit, the pod remembers by where its bucket ended, `before`, that it has had its
-    /// own.
+    /// The pod accepts what the answer says, with one exception. Where a share is less than a cell, the pod grants one cell
+    /// all the same. If the fleet is over the limit then, the pod raises its bucket to where it ended before the answer, and
+    /// so remembers that it has had its cell.
     pub(super) fn stay_overdue(
         &mut self,
         context: &SyncContext<'_>,
         subject: &Subject<'_>,
         overdue: OverdueGrant,
-        (before, full): (Option<Nanos>, bool),
+        answer: OverdueAnswer,
     ) -> bool {
         let key = subject.store_key();
         let Some(key_sync) = self.keys.get(&key) else {
@@ -190,7 +199,7 @@ impl PodSync {
             return false;
         }
         let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
-        if let Some(before) = before.filter(|_| is_one_cell && full) {
+        if let Some(before) = answer.before.filter(|_| is_one_cell && answer.is_full) {
             context.engine.bucket(subject).raise_tat(before);
         }
         self.fall_overdue(context, subject);
@@ -201,8 +210,8 @@ impl PodSync {
         true
     }
 
-    /// Makes sure that `key` can be tracked. If another one has to leave for it, says how far that one's even share was
-    /// in use: the newcomer, of which nothing is known, is taken to have used as much. `None` if nobody can leave.
+    /// Makes room to track `key`. If another key has to leave for it, returns how far that key's even share was in use: the
+    /// new key, of which nothing is known, is assumed to have used as much. `None` if no key can leave.
     pub(super) fn make_room(&mut self, context: &SyncContext<'_>, key: StoreKey) -> Option<Span> {
         if self.keys.len() < self.keys_max || self.keys.contains_key(&key) {
             return Some(Span::ZERO);
@@ -232,7 +241,7 @@ impl PodSync {
         }
     }
 
-    /// A key that cannot be tracked is not reported: this pod grants its even share of it.
+    /// Handles a key that the sync cannot track: the pod does not report it, and grants only its even share of it.
     pub(super) fn grant_untracked(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
         let SilentCells { cells, .. } = context.engine.bucket(subject).take_silent();
         self.totals.lost.crowd = self.totals.lost.crowd.plus(cells);
@@ -240,14 +249,14 @@ impl PodSync {
         context.engine.bucket(subject).grant_by_share(share);
     }
 
-    /// The keys that are overdue.
+    /// The number of overdue keys.
     pub(super) fn overdue(&self) -> u64 {
         let keys = self.keys.values();
         keys.filter(|key_sync| key_sync.overdue.is_some()).count() as u64
     }
 }
 
-/// Whether a key of such a rule can be granted by share.
+/// Whether the pod may grant only a share of the key while it cannot report it.
 fn may_be_overdue(subject: &Subject<'_>) -> bool {
     subject.rule.spec.consistency == Consistency::Hybrid
 }

@@ -14,10 +14,10 @@ use crate::pure::{Cells, Nanos};
 pub(super) enum KeyPhase {
     /// This pod uses the key within its even share and reports nothing of it.
     Silent,
-    /// This pod reports every cell of it. Nothing is under way.
+    /// This pod reports every cell of it. Nothing is queued or in flight.
     Loud {
         until: Nanos,
-        /// Why it wants a round, while its last one was too short ago.
+        /// Why it wants a round, while its last round is too recent.
         postponed: Option<Reason>,
     },
     /// It waits in the send queue. A silent key does so only to ask the store.
@@ -37,18 +37,18 @@ pub(super) enum KeyPhase {
 pub(super) struct Flight {
     pub(super) frozen: FrozenCells,
     pub(super) terms: Terms,
-    /// Those of its cells that were charged although they were denied.
+    /// Cells in the flight that were charged although they were denied.
     pub(super) charged: Cells,
     /// Where its bucket is.
     pub(super) address: BucketAddress,
-    /// Whether the key was reset meanwhile: the answer is not of what it is now.
+    /// Whether the key was reset meanwhile: the answer is about the key before the reset.
     pub(super) stale: bool,
 }
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PhaseEvent {
-    /// It is contended: this pod reports it until then at least.
+    /// It is contested: this pod reports it until then at least.
     Contend(Nanos),
     /// It has been loud for long enough.
     Calm,
@@ -159,7 +159,7 @@ impl KeyPhase {
         }
     }
 
-    /// Takes out why the key wants a round that was too soon.
+    /// Takes out the reason of a round that was postponed.
     pub(super) const fn take_postponed(&mut self) -> Option<Reason> {
         match self {
             Self::Loud { postponed, .. } => postponed.take(),
