@@ -55,7 +55,7 @@ impl Default for Fallback {
 
 impl Fallback {
     /// Whether this pod decides a key of a rule with this `spec` without the store: its lane is cut off, or the lane is late
-    /// and the rule grants a share. A share denies a little early; the other fallbacks allow or deny everything.
+    /// and the rule grants a share. A share is a matter of degree; the other fallbacks are not.
     #[inline]
     pub fn holds_for(&self, spec: &RuleSpec, name: u128) -> bool {
         has(&self.unreachable, name) && (spec.grants_share() || self.is_cut_off(name))

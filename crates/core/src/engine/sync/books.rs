@@ -19,13 +19,13 @@ pub struct Books {
     pub pending: Cells,
     /// Not reported, because the pod was silent about their key.
     pub silent: Cells,
-    /// Never reported, for any reason but silence.
+    /// The store will never have them, for any reason but silence.
     pub lost: Cells,
     /// Counted as lost, and the store has them after all.
     pub found: Cells,
 }
 
-/// Cells that the pod will never report, beside those of evicted keys.
+/// Cells that the store will never have, beside those of evicted keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
     /// The store lost them, and the pod no longer keeps them for a replay.
