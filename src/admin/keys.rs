@@ -44,7 +44,7 @@ impl Api {
         };
         let store_request = |(key, terms)| {
             let (report, answered) = answer_channel();
-            self.store.leave(StoreRequest::Read(key, terms, report));
+            self.store.submit(StoreRequest::Read(key, terms, report));
             (terms, answered)
         };
         let stored: Vec<_> = rows
@@ -86,7 +86,7 @@ impl Api {
         }
         let store_request = |(key, _)| {
             let (report, answered) = answer_channel();
-            self.store.leave(StoreRequest::Reset(key, report));
+            self.store.submit(StoreRequest::Reset(key, report));
             answered
         };
         let waiting = rows

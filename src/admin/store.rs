@@ -82,7 +82,7 @@ fn rounded(span: Span) -> String {
 mod tests {
     use super::*;
     use tidegate_core::engine::Snapshot;
-    use tidegate_core::engine::sync::{Pace, PodSync, ShardState, Trip};
+    use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, ShardState};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
     use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Share, StoreReply, StoreState};
@@ -278,15 +278,15 @@ mod tests {
             for (call, nth) in todo.calls.iter().zip(turn..) {
                 // For a while the store is away, and now and then it is.
                 if (300..350).contains(&turn) || nth % 40 == 0 {
-                    rounds.failed(&engine, call.lane, moment.now, nth);
+                    rounds.call_failed(&engine, call.lane, moment.now, nth);
                     continue;
                 }
                 let reply = settle(call, &mut gross[usize::from(call.lane.number())]);
-                let trip = Trip {
+                let trip = RoundTrip {
                     sent: moment.now,
                     back: moment,
                 };
-                rounds.answered(&engine, call.lane, &reply, trip);
+                rounds.call_answered(&engine, call.lane, &reply, trip);
             }
         }
         let _ = rounds.turn(&engine, at(9_000));

@@ -48,7 +48,7 @@ impl Api {
             configured.map(|rule| (rule.label.as_str(), rule)).collect();
         let meters = telemetry.meters();
         let figures = self.engine.figures();
-        let overshoot = figures.overshoot.iter().map(|(_, cells, _)| cells.get());
+        let overshoot = figures.overshoot.iter().map(|over| over.cells.get());
         let recent = |part| telemetry.check_duration.recent(part).map(length);
         json!({
             "pod": self.status.pod_id(),

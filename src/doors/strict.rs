@@ -51,7 +51,7 @@ impl StrictStore {
             let moment = Clock::get().moment();
             let end = engine.finish(plan, &wait.end(), moment);
             for take in end.give_back {
-                self.store.leave(StoreRequest::GiveBack(take));
+                self.store.submit(StoreRequest::GiveBack(take));
             }
             if let Some(answer) = end.answer {
                 return Ok(TimedAnswer { answer, moment });
@@ -82,7 +82,7 @@ impl<'a> StoreWait<'a> {
         let takes = takes.map(|take| {
             let (sender, answer) = oneshot::channel();
             let respond = Box::new(move |result| sender.send(result).is_ok());
-            store.leave(StoreRequest::Take(take, respond));
+            store.submit(StoreRequest::Take(take, respond));
             PendingTake {
                 take,
                 answer,
@@ -120,7 +120,7 @@ impl Drop for StoreWait<'_> {
         for pending in std::mem::take(&mut self.takes) {
             let take = pending.take;
             if let Ok(TakeReply { taken: true, .. }) = pending.end() {
-                self.store.leave(StoreRequest::GiveBack(take));
+                self.store.submit(StoreRequest::GiveBack(take));
             }
         }
     }

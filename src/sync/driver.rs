@@ -23,7 +23,7 @@ use crate::telemetry::Telemetry;
 use tidegate_config::{self, Config};
 use tidegate_core::engine::Engine;
 use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, Lane, News, Refund, Share, StoreReply, StoreState,
 };
@@ -235,7 +235,7 @@ impl SyncLoop {
     /// Sends everything that is due, and returns the time until the next turn.
     fn turn(&mut self) -> Duration {
         let moment = self.clock.moment();
-        let Turn {
+        let SyncActions {
             calls,
             heartbeat,
             give_back,
@@ -284,8 +284,8 @@ impl SyncLoop {
             } => {
                 let took = Duration::from_nanos(moment.now.since(sent).get());
                 self.telemetry.sync_round.record(took);
-                let trip = Trip { sent, back: moment };
-                self.rounds.answered(&self.engine, lane, &reply, trip);
+                let trip = RoundTrip { sent, back: moment };
+                self.rounds.call_answered(&self.engine, lane, &reply, trip);
                 None
             }
             TaskOutcome::Call {
@@ -293,7 +293,8 @@ impl SyncLoop {
                 answer: Err(error),
                 ..
             } => {
-                self.rounds.failed(&self.engine, lane, moment.now, jitter);
+                self.rounds
+                    .call_failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
             TaskOutcome::Heartbeat(Ok(reply)) => {
@@ -310,11 +311,11 @@ impl SyncLoop {
                 sent,
                 answer: Ok(store_state),
             } => {
-                let trip = Trip { sent, back: moment };
+                let trip = RoundTrip { sent, back: moment };
                 self.rounds
-                    .given_back(&self.engine, &refund, store_state, trip);
+                    .refund_answered(&self.engine, &refund, store_state, trip);
                 let lane = refund.key.lane();
-                self.rounds.reached(&self.engine, lane, moment.now);
+                self.rounds.request_answered(&self.engine, lane, moment.now);
                 None
             }
             TaskOutcome::Refund {
@@ -323,16 +324,16 @@ impl SyncLoop {
                 ..
             } => {
                 let (key, now) = (refund.key, moment.now);
-                self.rounds.not_given_back(&self.engine, key, now, jitter);
+                self.rounds.refund_failed(&self.engine, key, now, jitter);
                 Some(error)
             }
             TaskOutcome::StoreRequest(lane, Ok(())) => {
-                self.rounds.reached(&self.engine, lane, moment.now);
+                self.rounds.request_answered(&self.engine, lane, moment.now);
                 None
             }
             TaskOutcome::StoreRequest(lane, Err(error)) => {
                 self.rounds
-                    .unanswered(&self.engine, lane, moment.now, jitter);
+                    .request_failed(&self.engine, lane, moment.now, jitter);
                 Some(error)
             }
         };

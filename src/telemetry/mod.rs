@@ -30,7 +30,7 @@ pub use top::{Entries, RecentDenials};
 
 use durations::{CHECK_DURATION_NANOS, SYNC_ROUND_NANOS, seconds};
 use rules::{ActiveMeters, Meters};
-use tidegate_core::engine::sync::{Figures, Reason, ShardState};
+use tidegate_core::engine::sync::{Figures, Reason, RuleOvershoot, ShardState};
 use tidegate_core::engine::{Answer, Engine, Question, Snapshot, Stat};
 use tidegate_core::pure::{KeyDisplay, Nanos, Span};
 
@@ -295,7 +295,12 @@ impl Telemetry {
             .overshoot
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        for (id, cells, forgiven) in &figures.overshoot {
+        for RuleOvershoot {
+            rule: id,
+            cells,
+            forgiven,
+        } in &figures.overshoot
+        {
             let Some(index) = snapshot.rule_of_id(*id) else {
                 continue;
             };

@@ -3,7 +3,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use tidegate_core::engine::buckets::table::{
-    Booking, SlotOrigin, Table, TableKey, Taken, Tenancy, Touch,
+    Booking, MovedBucket, SlotOrigin, Table, TableKey, Tenancy, Touch,
 };
 use tidegate_core::pure::sync::Trigger;
 use tidegate_core::pure::{Cells, Nanos};
@@ -30,12 +30,12 @@ fn table(keys_max: usize) -> Arc<Table> {
     Arc::new(Table::new(keys_max, [3, 5]))
 }
 
-/// A bucket that admitted `cells` at `now`.
-fn filled(now: u64, cells: u64) -> Taken {
-    Taken::at(Nanos::new(now + cells * STEP))
+/// A bucket that `cells` were admitted on at `now`.
+fn filled(now: u64, cells: u64) -> MovedBucket {
+    MovedBucket::at(Nanos::new(now + cells * STEP))
 }
 
-fn enter(table: &Table, key: &TableKey, bucket: Taken) -> SlotOrigin {
+fn enter(table: &Table, key: &TableKey, bucket: MovedBucket) -> SlotOrigin {
     let permit = table.permit(key);
     table.enter(&permit, key, bucket, Nanos::new(NOW)).how
 }
@@ -238,7 +238,7 @@ fn a_reload_neither_loses_nor_doubles_a_cell() {
             let taken = table.take(&permit, &old).expect("it is held");
             let cells = 2 * (taken.tat.get() - NOW) / STEP;
             let pending = taken.pending;
-            let bucket = Taken {
+            let bucket = MovedBucket {
                 pending,
                 ..filled(NOW, cells)
             };
@@ -386,7 +386,7 @@ fn a_key_never_collects_what_was_noted_for_the_one_before() {
     explore(3, || {
         let table = table(1);
         let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
-        let noted = Taken {
+        let noted = MovedBucket {
             pending: Cells::new(7),
             ..filled(NOW, 5)
         };
@@ -457,7 +457,7 @@ fn of_two_notes_one_finds_the_trigger_reached() {
     explore(3, || {
         let table = table(1);
         let key = table.key(FIRST, 0);
-        let bucket = Taken {
+        let bucket = MovedBucket {
             trigger: Trigger::at(Cells::new(2)),
             ..filled(NOW, 0)
         };
@@ -483,7 +483,7 @@ fn a_key_in_flight_keeps_its_slot() {
     explore(2, || {
         let table = table(1);
         let (key, next) = (table.key(FIRST, 0), table.key(FIRST, VARIANT));
-        let noted = Taken {
+        let noted = MovedBucket {
             pending: Cells::new(3),
             ..filled(NOW, 3)
         };

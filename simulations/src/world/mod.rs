@@ -13,7 +13,7 @@ mod news;
 mod pod;
 mod refunds;
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::pure::sync::{Call, Lane, StoreReply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
@@ -328,13 +328,13 @@ impl<'a> World<'a> {
             let back = pod.moment(now, calendar);
             match reply {
                 Some(reply) => {
-                    let trip = Trip {
+                    let trip = RoundTrip {
                         sent: pod.at(sent),
                         back,
                     };
-                    pod.rounds.answered(&pod.engine, lane, &reply, trip);
+                    pod.rounds.call_answered(&pod.engine, lane, &reply, trip);
                 }
-                None => pod.rounds.failed(&pod.engine, lane, back.now, jitter),
+                None => pod.rounds.call_failed(&pod.engine, lane, back.now, jitter),
             }
         }
         self.check_books_now_and_then(number);

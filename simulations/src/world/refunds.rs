@@ -1,6 +1,6 @@
 //! Refunds on their way to the store and back. A lost refund is not resent.
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::pure::sync::{Refund, StoreState};
 
 use super::World;
@@ -91,17 +91,17 @@ impl World<'_> {
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
             let back = pod.moment(now, calendar);
-            let trip = Trip {
+            let trip = RoundTrip {
                 sent: pod.at(sent),
                 back,
             };
             let (rounds, engine) = (&mut pod.rounds, &pod.engine);
             match store_state {
                 Some(store_state) => {
-                    rounds.given_back(engine, refund, store_state, trip);
-                    rounds.reached(engine, refund.key.lane(), back.now);
+                    rounds.refund_answered(engine, refund, store_state, trip);
+                    rounds.request_answered(engine, refund.key.lane(), back.now);
                 }
-                None => rounds.not_given_back(engine, refund.key, back.now, jitter),
+                None => rounds.refund_failed(engine, refund.key, back.now, jitter),
             }
         }
         self.check_books_now_and_then(number);

@@ -21,6 +21,15 @@ pub struct RuleBytes<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A check of one key, by its name.
+#[derive(Clone, Copy)]
+struct KeyCheck {
+    rule: RuleIndex,
+    name: u128,
+    cost: Cells,
+    moment: Moment,
+}
+
 impl Engine {
     /// Decides for a caller that knows its rule and has the rules at hand, such as one that asks many times in a row.
     #[inline]
@@ -60,16 +69,25 @@ impl Engine {
                 }
             }
         }
-        self.check_new_key(rules, key.rule, name, (cost, moment))
+        let check = KeyCheck {
+            rule: key.rule,
+            name,
+            cost,
+            moment,
+        };
+        self.check_new_key(rules, check)
     }
 
     #[cold]
     fn check_new_key(
         &self,
         rules: &Snapshot,
-        rule: RuleIndex,
-        name: u128,
-        (cost, moment): (Cells, Moment),
+        KeyCheck {
+            rule,
+            name,
+            cost,
+            moment,
+        }: KeyCheck,
     ) -> Result<Standing, Stale> {
         let hit = Hit::new(rule, name, cost);
         let Some(subject) = self.subject(rules, &hit, moment) else {
@@ -117,7 +135,7 @@ impl Engine {
         is_it.then_some(subject)
     }
 
-    /// Takes `cost` cells of the key if they are there.
+    /// Takes `cost` cells of the key if there is room for them.
     #[inline(always)]
     pub(super) fn admit<'a>(
         &'a self,
@@ -127,7 +145,7 @@ impl Engine {
         match subject.detached {
             false => {
                 let admission = self.buckets.of(subject).admit(cost);
-                // Looked at where it is: taking it out and putting it back costs as much as the exchange itself.
+                // Read in place: to move the admission out and back costs as much as the exchange itself.
                 if admission.as_ref().is_ok_and(|it| !it.standing.allowed) {
                     self.denied(subject);
                 }
@@ -137,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// How a check of `cost` would stand. Changes nothing of that.
+    /// How a check of `cost` would stand. Takes no cells.
     pub(super) fn look(&self, subject: &Subject<'_>, cost: Cells) -> (Standing, Source) {
         if subject.detached {
             return self.look_detached(subject, cost);
@@ -168,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Notes what an admission took for the store.
+    /// Notes the cells of an admission as pending, if the pod reports the rule.
     #[inline(always)]
     pub(super) fn report_admission(
         &self,

@@ -1,4 +1,4 @@
-//! What a check is answered: the decision, and how it stands with each rule it met.
+//! The answer to a check: the decision, and how the check stands with each rule that it met.
 
 use smallvec::SmallVec;
 
@@ -18,7 +18,7 @@ pub enum Source {
     Mitigation,
     /// The store, which was asked.
     Strict,
-    /// What this pod grants alone: the store cannot be reached, or not in time for this key.
+    /// What this pod grants alone: the store is unreachable, or the pod cannot report this key in time.
     Fallback,
 }
 
@@ -54,7 +54,7 @@ pub enum Verdict {
     AllowLate(Span),
     /// It is over a limit.
     Limited,
-    /// A rule with `on_store_error: deny` needs the store, and the store cannot be reached.
+    /// A rule with `on_store_error: deny` needs the store, and the store is unreachable.
     StoreUnavailable,
 }
 
@@ -71,13 +71,13 @@ pub struct Hit {
     pub cost: Cells,
     /// Whether it gives them back.
     pub refund: bool,
-    /// The limit that the caller carries. Boxed: few do, and every answer is moved about.
+    /// The limit that the caller supplies. Boxed: few do, and every answer is moved about.
     pub caller_limit: Option<Box<Limit>>,
     /// How it stands.
     pub standing: Standing,
     /// Who says so.
     pub source: Source,
-    /// Whether it had no room and was allowed all the same, because the store cannot be reached.
+    /// Whether it had no room and was allowed all the same, because the store is unreachable.
     pub forgiven: bool,
     /// Cells that were denied and that this pod charged all the same.
     pub charged: Cells,
@@ -156,14 +156,14 @@ impl Answer {
         hit.limit(&self.snapshot)
     }
 
-    /// Tells each entry that makes the key of a hit on `check`, as it is counted: addresses in their plain form, paths
-    /// in their normal one, a pattern where all that it matches share the key, and the domain where the rule does not
-    /// say it.
+    /// Calls `tell` with each entry that makes the key of a hit on `check`, as the engine counts it: addresses in their
+    /// plain form, paths in their normal one, a pattern where all values that it matches share the key, and the domain where
+    /// the rule does not say it.
     pub fn key_entries(&self, hit: &Hit, check: &Check<'_>, mut tell: impl FnMut(&[u8], &[u8])) {
         let descriptor = check.descriptors.get(hit.descriptor);
         let entries = descriptor.map_or(&[][..], |descriptor| descriptor.entries);
         let steps = self.rule(hit).steps();
-        // The rule of a carried limit stands nowhere: the domain and every entry are part of its key.
+        // The rule of a caller-supplied limit has no place in the tree: the domain and every entry are part of its key.
         let part = match hit.caller_limit {
             Some(_) => {
                 tell(b"domain", check.domain.as_bytes());
@@ -185,8 +185,8 @@ impl Answer {
         }
     }
 
-    /// Until a hit of this answer stands as if it had never been used; of a denial that no wait ends, the limit's whole
-    /// window at least: who is told of no time at all comes back at once.
+    /// How long until the key of a hit is as good as new. For a denial that no wait ends, at least the limit's whole window:
+    /// a client without a time to wait would come back at once.
     pub fn reset_after(&self, hit: &Hit) -> Span {
         let standing = &hit.standing;
         match self.limit(hit) {

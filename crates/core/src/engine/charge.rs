@@ -1,4 +1,4 @@
-//! What was denied and is charged all the same, under rules with `count_rejected`.
+//! Charges for denied checks, under rules with `count_rejected`.
 //!
 //! A window counts it. A bucket books it as debt, up to one burst above capacity; what is beyond that is forgiven and
 //! counted. At that cap nothing is booked and nothing becomes pending, so a flood costs the store at most the rate.
@@ -13,11 +13,11 @@ use super::{Engine, Hit};
 use crate::pure::sync::StoreKey;
 use crate::pure::{Cells, Moment, Standing};
 
-/// Keys whose charges wait for the rounds. Charges of more of them count as overshoot.
+/// Keys whose charges wait for the sync. Charges of further keys count as overshoot.
 const CHARGED_KEYS_MAX: usize = 16_384;
 
-/// Cells that were charged as debt since the rounds last asked. They are pending like admitted ones; this only tells
-/// the two apart, because what a merge puts above capacity is overshoot of the admitted ones alone.
+/// Cells that were charged as debt since the sync last took them. They are pending like admitted cells. This only tells the
+/// two apart, because what a merge puts above capacity is overshoot of the admitted ones alone.
 #[derive(Debug, Default)]
 pub(super) struct Charges(Mutex<BTreeMap<StoreKey, Cells>>);
 
@@ -36,7 +36,7 @@ impl Charges {
     }
 }
 
-/// What came of a charge.
+/// The result of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChargeOutcome {
     /// The cells that are booked.
@@ -68,7 +68,7 @@ impl Engine {
             };
             let charged = self.charge(&subject, hit.cost);
             (hit.charged, hit.capped) = (charged.cells, charged.capped);
-            // What is said is how the key stands after the charge: a retry has to wait for that, too.
+            // The answer shows how the key stands after the charge: a retry has to wait for that, too.
             let asked_for = match hit.standing.allowed {
                 true => Cells::ZERO,
                 false => hit.cost,

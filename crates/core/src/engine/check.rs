@@ -1,7 +1,7 @@
-//! One check, decided: find its rules, look at all, then admit on all or on none.
+//! One check: find its rules, look at all of them, then admit on all or on none.
 //!
-//! A check that meets one rule is a single admission (`admit.rs`). One that meets several looks first and then admits,
-//! the scarcest first; when another thread took the last cell in between, what was admitted so far is given back.
+//! A check that meets one rule is a single admission (`admit.rs`). One that meets several looks first and then admits, the
+//! scarcest first. If another thread took the last cell in between, the check gives back what it took so far.
 
 use std::borrow::Cow;
 
@@ -122,7 +122,7 @@ impl Engine {
         Ok(allowed)
     }
 
-    /// Admits on every rule that has room, the scarcest first, or on none. Leaves out what `ask` has no question for.
+    /// Admits on every rule that has room, the scarcest first, or on none. Skips hits for which `ask` returns `None`.
     pub(super) fn admit_all<'a>(
         &self,
         snapshot: &'a Snapshot,
@@ -168,7 +168,7 @@ impl Engine {
     }
 
     fn give_back(&self, hits: &[Hit], admitted: &[Admitted<'_, '_>]) {
-        // The last first: of two admissions on one key, only the later one's TAT is the bucket's.
+        // The last admission first: of two on one key, only the later one left its TAT in the bucket.
         for it in admitted.iter().rev() {
             let cost = hits[it.hit].cost;
             let given_back = match it.admission.trace {
@@ -308,8 +308,8 @@ fn matched(snapshot: &Snapshot, check: &Check<'_>) -> (Hits, Lookup) {
     (hits, lookup)
 }
 
-/// A value in the form that it is counted in.
-enum Formed<'a> {
+/// A value in the form in which the engine counts it.
+enum NormalValue<'a> {
     Address(PlainAddress),
     Path(Cow<'a, [u8]>),
 }
@@ -321,14 +321,14 @@ fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[En
         return then(entries);
     }
     let Forms { addresses, paths } = forms;
-    let formed: SmallVec<[(usize, Formed<'_>); 2]> = entries
+    let formed: SmallVec<[(usize, NormalValue<'_>); 2]> = entries
         .iter()
         .enumerate()
         .filter_map(|(index, entry)| {
             let address = addresses.plain(entry.key, entry.value);
-            let formed = match address.map(Formed::Address) {
+            let formed = match address.map(NormalValue::Address) {
                 Some(address) => address,
-                None => Formed::Path(paths.normal(entry)?),
+                None => NormalValue::Path(paths.normal(entry)?),
             };
             Some((index, formed))
         })
@@ -337,8 +337,8 @@ fn with_forms(snapshot: &Snapshot, entries: &[Entry<'_>], then: impl FnOnce(&[En
     for (index, formed) in &formed {
         let entry = &mut changed[*index];
         match formed {
-            Formed::Address(plain) => entry.value = plain.as_str().as_bytes(),
-            Formed::Path(path) => {
+            NormalValue::Address(plain) => entry.value = plain.as_str().as_bytes(),
+            NormalValue::Path(path) => {
                 (entry.value, entry.kind) = (path, ValueKind::Path);
             }
         }

@@ -1,9 +1,9 @@
-//! What this pod grants while a part of the store cannot be told.
+//! What this pod grants while a part of the store is unreachable.
 //!
-//! While a lane is cut off, its keys are decided as their rules' `on_store_error` says. While it is only late, a pod
-//! that would grant its share then does so already: it is blind, and all pods together would admit N times the limit
-//! until they are sure. A pod that grants its share of a limit asks a higher price for a cell: a bucket is as long in
-//! time as ever, and half full stays half full, so nothing has to be converted when a partition begins or ends.
+//! While a lane is cut off, the rules' `on_store_error` decides its keys. While it is only late, a pod that would grant its
+//! share then does so already: it does not see what other pods admit, and all pods together would admit N times the limit
+//! until they are sure. A pod that grants its share of a limit asks a higher price for a cell: a bucket is as long in time
+//! as ever, and half full stays half full, so nothing has to be converted when a partition begins or ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::pure::{Cells, Limit, Span, Standing};
 /// How soon to ask again when the store is needed and gone.
 const STORE_RETRY: Span = Span::seconds(1);
 
-/// This pod's parts of its keys' limits, learned while the store could be told.
+/// This pod's shares of its keys' limits, learned while the store was reachable.
 #[derive(Debug)]
 pub struct Shares {
-    /// Of a key that nothing was learned of.
+    /// The share of a key of which nothing was learned.
     pub unlearned: Share,
-    /// Of the others, by name.
+    /// The shares of the others, by name.
     pub learned: HashMap<u128, Share>,
 }
 
@@ -54,14 +54,14 @@ impl Default for Fallback {
 }
 
 impl Fallback {
-    /// Whether a key of a rule like `spec` is decided without the store: it cannot be told, or does not answer in time
-    /// and the rule would grant a share. Of a bucket, that is a matter of degree; the other ways are not.
+    /// Whether this pod decides a key of a rule with this `spec` without the store: its lane is cut off, or the lane is late
+    /// and the rule grants a share. A share is a matter of degree; the other fallbacks are not.
     #[inline]
     pub fn holds_for(&self, spec: &RuleSpec, name: u128) -> bool {
         has(&self.unreachable, name) && (spec.grants_share() || self.is_cut_off(name))
     }
 
-    /// Whether the store cannot be told of the key `name`.
+    /// Whether the lane of the key `name` is cut off.
     #[inline]
     pub fn is_cut_off(&self, name: u128) -> bool {
         has(&self.cut_off, name)
@@ -79,8 +79,8 @@ impl Fallback {
 
     /// Says which lanes are cut off from now on, and which are late, by a bit each.
     pub fn set_lanes(&self, cut_off: u64, late: u64) {
-        // Ordering: Release, after the shares. `unreachable` is read first and so written last: who finds a lane in it finds
-        // out whether that is cut off.
+        // Ordering: Release, after the shares. `unreachable` is read first and so written last: a thread that finds a lane in
+        // it also sees whether that lane is cut off.
         self.cut_off.store(cut_off, Ordering::Release);
         self.unreachable.store(cut_off | late, Ordering::Release);
     }
@@ -93,13 +93,13 @@ impl Fallback {
 
 #[inline]
 fn has(lanes: &AtomicU64, name: u128) -> bool {
-    // Ordering: Acquire, after which the shares that were put there before are seen.
+    // Ordering: Acquire, so that this thread sees the shares that were set before.
     let lanes = lanes.load(Ordering::Acquire);
     lanes != 0 && lanes >> Lane::of(name).number() & 1 == 1
 }
 
 impl Engine {
-    /// The limit of a key as this pod grants it now: while the store cannot be told, maybe its share of it.
+    /// The limit of a key as this pod grants it now: while the key is detached, that may be a share of it.
     pub(super) fn granted(&self, subject: &Subject<'_>) -> Limit {
         match subject.detached && subject.rule.spec.on_store_error == OnStoreError::LocalShare {
             true => subject.limit.shared(self.fallback.share(subject.name)),
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// Takes `cost` cells while the store cannot be told, as the rule has it.
+    /// Takes `cost` cells of a detached key, as its rule's `on_store_error` says.
     #[cold]
     pub(super) fn admit_detached<'a>(
         &'a self,
@@ -139,7 +139,7 @@ impl Engine {
         Ok(admission)
     }
 
-    /// How a check of `cost` would stand while the store cannot be told. Changes nothing.
+    /// How a check of `cost` of a detached key would stand. Changes nothing.
     pub(super) fn look_detached(&self, subject: &Subject<'_>, cost: Cells) -> (Standing, Source) {
         let standing = match subject.rule.spec.on_store_error {
             OnStoreError::LocalShare => {
@@ -158,7 +158,7 @@ impl Engine {
     }
 }
 
-/// What a check is denied for want of the store.
+/// The standing of a check that is denied because the store is unreachable.
 const WITHOUT_STORE: Standing = Standing {
     allowed: false,
     remaining: Cells::ZERO,

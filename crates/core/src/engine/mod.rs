@@ -1,7 +1,7 @@
 //! Shared memory: the buckets and the rules in force. The middle ring.
 //!
 //! The engine takes the time as an argument and returns values. It reads no clock, does no IO, spawns nothing, logs
-//! nothing and never waits for anything but a neighbour's few instructions.
+//! nothing, and waits for nothing but a lock that another thread holds for a few instructions.
 
 mod admit;
 mod answer;
@@ -44,7 +44,7 @@ pub use throttle::Throttle;
 use crate::pure::{Cells, Rules};
 use buckets::Buckets;
 use fallback::Fallback;
-use refund::Refunds;
+use refund::RefundInbox;
 use sync::Figures;
 use sync_queue::Waker;
 use unconfirmed::UnconfirmedKeys;
@@ -58,7 +58,7 @@ pub struct Setup {
     pub fleet: FleetKey,
     /// Unguessable numbers that place keys in the table.
     pub seeds: [u64; 2],
-    /// Whether admitted cells are noted for a store.
+    /// Whether the pod reports admitted cells to a store.
     pub reporting: bool,
 }
 
@@ -73,7 +73,7 @@ struct LastUsed {
     snapshot: Arc<Snapshot>,
 }
 
-/// The rules in force when they were asked for: a snapshot on loan from this thread's memory.
+/// The rules in force when a check began: a snapshot that this thread's cache lends, and gets back on drop.
 #[derive(Debug)]
 pub struct InForce(Option<LastUsed>);
 
@@ -105,10 +105,10 @@ pub struct Engine {
     setup: Setup,
     snapshot: ArcSwap<Snapshot>,
     buckets: Buckets,
-    /// Keys that are denied because of news alone.
+    /// Keys that only news denies.
     unconfirmed: UnconfirmedKeys,
     fallback: Fallback,
-    refunds: Refunds,
+    refunds: RefundInbox,
     figures: ArcSwap<Figures>,
 }
 
@@ -122,14 +122,14 @@ impl Engine {
             snapshot: ArcSwap::from_pointee(first),
             unconfirmed: UnconfirmedKeys::default(),
             fallback: Fallback::default(),
-            refunds: Refunds::default(),
+            refunds: RefundInbox::default(),
             figures: ArcSwap::default(),
             setup,
         }
     }
 
-    /// Puts `rules` in force. Checks under way finish under the rules they started with; no check waits. One reload at
-    /// a time.
+    /// Puts `rules` in force. Running checks finish under the rules that they started with; no check waits. The caller
+    /// runs one reload at a time.
     pub fn reload(&self, rules: Rules) {
         let next = self
             .snapshot
@@ -168,38 +168,38 @@ impl Engine {
         self.buckets.held_by_kind()
     }
 
-    /// Keys that were forgotten while they were in use, because there were too many to remember.
+    /// Ghosts that were dropped while their keys were in use, because there were too many.
     pub fn keys_forgotten(&self) -> u64 {
         self.buckets.forgotten()
     }
 
-    /// The cells that are pending in all buckets.
+    /// The pending cells of all buckets.
     pub fn pending(&self) -> Cells {
         self.buckets.pending()
     }
 
-    /// The most keys that each of them holds.
+    /// The most keys that each of the three tables holds.
     pub const fn keys_max(&self) -> usize {
         self.setup.keys_max
     }
 
-    /// Keys that are known only as denied by the fleet.
+    /// Keys without a bucket that the fleet denies.
     pub fn mitigations_unseen(&self) -> usize {
         self.buckets.mitigations_unseen()
     }
 
-    /// How the rounds stand. Without a store there are none.
+    /// The figures of the sync; empty without a store.
     pub fn figures(&self) -> Arc<Figures> {
         self.figures.load_full()
     }
 
-    /// Says whom to wake when keys want a round.
+    /// Sets whom to wake when keys want a round.
     pub fn set_waker(&self, waker: Waker) {
         self.buckets.sync_queue.set_waker(waker);
     }
 
-    /// Says which lanes of the store are cut off and which are late, by a bit each, and what this pod grants of their
-    /// keys meanwhile. The rounds say it of their own accord.
+    /// Sets which lanes of the store are cut off and which are late, by a bit each, and what this pod grants of their keys
+    /// meanwhile. The sync sets the same by itself.
     pub fn set_partition(&self, cut_off: u64, late: u64, shares: Shares) {
         self.set_shares(shares);
         self.set_lanes(cut_off, late);

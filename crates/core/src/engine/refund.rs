@@ -1,10 +1,11 @@
 //! Cells that a caller gives back: it was charged for what did not happen after all.
 //!
-//! A refund empties a bucket, never beyond empty. Cells of it that no store was told of are simply not told. The rest
-//! is left for the rounds, which know what this pod was silent of and give the store back what it was told.
+//! A refund empties a bucket, never beyond empty. Cells of it that are still pending are not reported any more. The rest
+//! goes to the sync, which knows what this pod was silent about and sends the store a refund of what it reported.
 //!
-//! The order matters to an answer that is folded at the same time: first the bucket is emptied, then the cells leave the
-//! book, then the rounds are told. A fold that sees less than all of that leaves the bucket too full, never too empty.
+//! The order matters to an answer that is folded at the same time: first the refund empties the bucket, then the cells
+//! leave the book, then the sync gets them. A fold that sees less than all of that leaves the bucket too full, never too
+//! empty.
 //! Shown by: tests/loom/table.rs, a_fold_never_leaves_less_than_was_not_refunded.
 
 use crossbeam_queue::ArrayQueue;
@@ -17,20 +18,20 @@ use super::{Engine, Hit};
 use crate::pure::sync::StoreKey;
 use crate::pure::{Cells, Moment};
 
-/// Refunds that wait for the rounds. What comes beyond them stays with this pod.
+/// Refunds that wait for the sync. Further ones stay with this pod.
 const REFUNDS_MAX: usize = 16_384;
 
-/// Refunds of which the store may have to be told.
+/// Refunds that the sync has yet to take: the store may have to give them back too.
 #[derive(Debug)]
-pub(super) struct Refunds(ArrayQueue<(StoreKey, ReportedCells)>);
+pub(super) struct RefundInbox(ArrayQueue<(StoreKey, ReportedCells)>);
 
-impl Default for Refunds {
+impl Default for RefundInbox {
     fn default() -> Self {
         Self(ArrayQueue::new(REFUNDS_MAX))
     }
 }
 
-impl Refunds {
+impl RefundInbox {
     /// Everything that is there.
     pub(super) fn drain(&self) -> impl Iterator<Item = (StoreKey, ReportedCells)> {
         (0..self.0.len()).map_while(|_| self.0.pop())

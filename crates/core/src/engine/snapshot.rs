@@ -1,4 +1,4 @@
-//! The rules in force, with what the engine has to know of each.
+//! The rules in force, with the engine's state of each.
 //!
 //! A reload makes a new snapshot out of new rules and the old snapshot. A rule that stands where one stood before keeps
 //! its keys. If its limit is another, its buckets are found under the former limit's variant and rescaled when they
@@ -53,9 +53,9 @@ pub struct LimitedKey<'a> {
 #[derive(Debug)]
 pub struct Snapshot {
     rules: Rules,
-    /// The rules of callers that carry their limit.
+    /// The rules of caller-supplied limits.
     caller_rules: [Rule; CallerRule::ALL.len()],
-    /// Of the rules, and then of the carried ones.
+    /// Of the configured rules, and then of the rules of caller-supplied limits.
     states: Vec<RuleState>,
     by_id: HashMap<u64, RuleIndex>,
     version: u64,
@@ -74,8 +74,8 @@ pub struct RuleState {
     pub key: RuleKey,
     /// Tells its buckets apart from those of its former limits.
     pub variant: u128,
-    /// Where its buckets may still be, newest first.
-    pub former: Vec<Former>,
+    /// The limits under which its buckets may still be, newest first.
+    pub former: Vec<FormerLimit>,
     /// Whether admitted cells are noted for the store.
     pub reported: bool,
     /// The code of the trigger that its new keys start with.
@@ -83,13 +83,13 @@ pub struct RuleState {
 }
 
 impl RuleState {
-    /// At how many pending cells a new key wants to be collected.
+    /// The trigger of a new key.
     pub fn opening(&self) -> Trigger {
-        // Ordering: Relaxed. A hint: with an older one a key is told a little earlier or later.
+        // Ordering: Relaxed. A hint: with an older value the pod reports a key a little earlier or later.
         Trigger::of_code(self.opening.load(Ordering::Relaxed))
     }
 
-    /// Sets that.
+    /// Sets the trigger of new keys.
     pub fn set_opening(&self, trigger: Trigger) {
         self.opening.store(trigger.code(), Ordering::Relaxed);
     }
@@ -97,20 +97,20 @@ impl RuleState {
 
 /// A limit that was in force before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Former {
+pub struct FormerLimit {
     /// The variant of its buckets.
     pub variant: u128,
     limit: Limit,
 }
 
-impl Former {
+impl FormerLimit {
     /// A TAT of its scale on the scale of `limit`: half full stays half full.
     pub fn rescaled(&self, tat: Nanos, now: Nanos, limit: &Limit) -> Nanos {
         now.after(gcra::level(tat, now).rescaled(self.limit.capacity(), limit.capacity()))
     }
 }
 
-/// How rules and keys are named, and whether the store hears of them.
+/// How rules and keys are named, and whether the pod reports them.
 #[derive(Clone, Copy)]
 struct Naming<'a> {
     fleet: &'a FleetKey,
@@ -202,7 +202,7 @@ impl Snapshot {
         self.rules.all().iter().zip(&self.states)
     }
 
-    /// Where the rule of callers stands that carry their limit: behind those that are configured.
+    /// The index of a rule of caller-supplied limits: they come after the configured rules.
     pub const fn caller_rule(&self, by: CallerRule) -> RuleIndex {
         self.states.len() - CallerRule::ALL.len() + by as usize
     }
@@ -215,8 +215,7 @@ impl Snapshot {
         key.caller_limit.or(rule.spec.limit.as_ref())
     }
 
-    /// `key` under `rule` at `moment`, by the limit that holds for it; `None` if none does. The store is taken to be in
-    /// reach.
+    /// `key` under `rule` at `moment`, by the limit that holds for it; `None` if none does. The key is not detached.
     #[inline(always)]
     pub(super) fn subject(
         &self,
@@ -264,12 +263,12 @@ fn state(rule: &Rule, fleet: &FleetKey, reporting: bool) -> RuleState {
 }
 
 /// The limits before `variant`, newest first, each once.
-fn former(old_rule: &Rule, old: &RuleState, variant: u128) -> Vec<Former> {
-    let current = old_rule.spec.limit.map(|limit| Former {
+fn former(old_rule: &Rule, old: &RuleState, variant: u128) -> Vec<FormerLimit> {
+    let current = old_rule.spec.limit.map(|limit| FormerLimit {
         variant: old.variant,
         limit,
     });
-    let mut all: Vec<Former> = current
+    let mut all: Vec<FormerLimit> = current
         .into_iter()
         .chain(old.former.iter().copied())
         .collect();

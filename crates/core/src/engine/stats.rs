@@ -1,4 +1,4 @@
-//! What happened to keys, as running totals that the shell turns into metrics.
+//! Running totals of what happened to keys. The shell turns them into metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,22 +10,22 @@ use super::buckets::table::SlotOrigin;
 pub enum Stat {
     /// Keys that left while their bucket was as good as new.
     EvictedSettled,
-    /// Keys that left full, with cells uncollected.
+    /// Keys that left full, with pending cells.
     EvictedNetted,
     /// Keys that left while in use. What they have used is remembered.
     EvictedInUse,
     /// Checks of keys that came for the first time while the table was full, or for which there was no slot. What they
     /// have used is remembered.
     Unheld,
-    /// Admitted cells that no store will hear of, because their key had to leave.
+    /// Admitted cells that the pod never reports, because their key was evicted.
     CellsLost,
-    /// Admitted cells that no store will hear of, because they had drained when their key left.
+    /// Admitted cells that the pod never reports, because they had drained when their key left.
     CellsNetted,
-    /// Admitted cells that no store will hear of, because their key was not let in.
+    /// Admitted cells that the pod never reports, because the table did not let their key in.
     CellsUnheld,
-    /// Admitted cells that no store will hear of, because their key was reset.
+    /// Admitted cells that the pod never reports, because their key was reset.
     CellsReset,
-    /// Admitted cells that no store will hear of, because they were refunded before.
+    /// Admitted cells that the pod never reports, because they were refunded before.
     CellsRefunded,
     /// Cells of a denied check that stayed charged, because the bucket changed while they were given back.
     KeptAfterRace,

@@ -1,7 +1,7 @@
-//! What doors and the admin API ask of the store, without knowing who carries it there.
+//! Requests of the doors and the admin API to the store. They do not know who sends them.
 //!
-//! A check of a `strict` rule takes its cells in the store; an operator looks at a key fleet-wide or resets it. Whoever
-//! drives the rounds takes these errands; without a store nobody does.
+//! A check of a `strict` rule takes its cells in the store; an operator reads a key fleet-wide or resets it. The driver of
+//! the sync sends these requests; without a store there is none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::pure::sync::{StoreKey, StoreState, Take, TakeReply, Terms};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreFailure;
 
-/// Who is told how an errand ended; answers whether somebody still waited for that. What was taken for nobody is given
-/// back.
+/// Takes the result of a request. Returns whether the requester still waited for it; if not, cells that the store took are
+/// given back.
 pub type Responder<T> = Box<dyn FnOnce(Result<T, StoreFailure>) -> bool + Send>;
 
-/// Something the store is asked for.
+/// A request to the store.
 pub enum StoreRequest {
     /// Take cells, if they are there.
     Take(Take, Responder<TakeReply>),
@@ -28,24 +28,24 @@ pub enum StoreRequest {
     Reset(StoreKey, Responder<()>),
 }
 
-/// Where errands are left. A desk that is full or closed answers at once that it is not done.
+/// Where doors and the admin API submit their requests. If it is full or closed, a request fails at once.
 #[derive(Clone)]
 pub struct StoreClient(Option<Arc<Submit>>);
 
-/// Takes an errand, or hands it back.
+/// Takes a request, or hands it back.
 type Submit = dyn Fn(StoreRequest) -> Result<(), StoreRequest> + Send + Sync;
 
 impl fmt::Debug for StoreClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Desk")
+        f.write_str("StoreClient")
     }
 }
 
 impl StoreClient {
-    /// Of a pod without a store.
+    /// The client of a pod without a store.
     pub const CLOSED: Self = Self(None);
 
-    /// A desk whose errands `take` carries, or gives back when there are too many.
+    /// A client whose requests `take` sends, or hands back when there are too many.
     pub fn new(
         take: impl Fn(StoreRequest) -> Result<(), StoreRequest> + Send + Sync + 'static,
     ) -> Self {
@@ -57,8 +57,8 @@ impl StoreClient {
         self.0.is_some()
     }
 
-    /// Leaves an errand.
-    pub fn leave(&self, store_request: StoreRequest) {
+    /// Submits a request.
+    pub fn submit(&self, store_request: StoreRequest) {
         let refused = match &self.0 {
             Some(take) => take(store_request).err(),
             None => Some(store_request),

@@ -1,11 +1,11 @@
-//! Checks that the store decides: look here, take there, commit here.
+//! Checks that the store decides: look in memory, take cells in the store, commit in memory.
 //!
-//! [`Engine::begin`] looks at every rule of a check. What memory denies is denied at once and costs the store nothing.
-//! Otherwise it says which cells to take in the store; whoever asked comes back with the answers, and
+//! [`Engine::begin`] looks at every rule of a check. If memory denies the check, it is denied at once and costs the store
+//! nothing. Otherwise the engine says which cells to take in the store. The door comes back with the answers, and
 //! [`Engine::finish`] commits on the other rules, or says what to give back. Nothing here waits.
 //!
-//! Cells that the store took are in the store: they are never pending. The bucket of their key only follows what the
-//! store said, so that a key without room is denied from memory, and so that a fallback knows where it stood.
+//! Cells that the store took are in the store: they are never pending. The bucket of their key only follows the store's
+//! state, so that memory denies a key without room, and a fallback starts from the last state.
 
 use smallvec::SmallVec;
 
@@ -30,7 +30,7 @@ pub struct StorePlan {
     asks: SmallVec<[Ask; 2]>,
 }
 
-/// What one hit asks of the store.
+/// The cells that one hit asks the store for.
 #[derive(Clone, Copy, Debug)]
 struct Ask {
     hit: usize,
@@ -49,7 +49,7 @@ impl Ask {
 pub struct CheckEnd {
     /// The answer. `None` if the rules were swapped meanwhile: the check begins again.
     pub answer: Option<Answer>,
-    /// What was taken and is not needed.
+    /// Cells that the store took and the check does not need.
     pub give_back: Vec<Take>,
 }
 
@@ -96,7 +96,7 @@ impl Engine {
     /// Decides what needs no store, and otherwise plans what to take there.
     fn look_first(&self, plan: &mut StorePlan) -> Result<Option<bool>, Stale> {
         let (snapshot, hits, moment) = (&*plan.snapshot, &mut plan.hits, plan.began);
-        // While its lane is cut off, a rule goes its way without the store.
+        // While its lane is cut off, a rule decides without the store.
         let asks = |hit: &Hit| {
             hit.cost > Cells::ZERO
                 && !hit.refund
@@ -106,7 +106,7 @@ impl Engine {
         if hits.iter().any(asks) {
             for hit in hits.iter_mut() {
                 self.look_into(snapshot, hit, moment);
-                // What memory knows of such a key it knows from the store; but a cost that never fits needs no store.
+                // Memory knows the state of such a key from the store; but a cost that never fits needs no store.
                 if !hit.standing.allowed && hit.standing.retry_after.is_some() && asks(hit) {
                     hit.source = Source::Mitigation;
                 }
@@ -142,8 +142,7 @@ impl Engine {
         self.decide(snapshot, hits, moment).map(Some)
     }
 
-    /// Ends a check with what the store said to each of [`StorePlan::takes`], in their order. What it did not say counts as
-    /// not done.
+    /// Ends a check with the store's answers to [`StorePlan::takes`], in their order. A missing answer counts as a failure.
     pub fn finish(
         &self,
         mut plan: Box<StorePlan>,
@@ -157,7 +156,7 @@ impl Engine {
         let taken = plan.asks.iter().filter(|ask| ask.is_taken());
         let give_back = match settled {
             Ok(true) => Vec::new(),
-            // What is charged all the same stays there.
+            // Cells of a rule that charges denied checks stay in the store.
             Ok(false) => {
                 let unneeded = taken.filter(|ask| !ask.take.charge);
                 unneeded.map(|ask| ask.take).collect()
@@ -237,8 +236,9 @@ impl Engine {
         Ok(allowed)
     }
 
-    /// Brings the key's bucket to what the store said when it was asked at `began`. That is the earliest it can hold
-    /// for: a bucket that is behind the store asks once more, one that is ahead of it would deny what the store has.
+    /// Moves the key's bucket to the state that the store answered to the request of `began`. That is the earliest moment
+    /// the answer can hold for: a bucket that is behind the store asks once more, one that is ahead of it would deny cells
+    /// that the store has.
     fn follow(&self, subject: &Subject<'_>, state: StoreState, began: Moment) {
         let subject = &Subject {
             moment: began,
@@ -247,7 +247,7 @@ impl Engine {
         self.buckets.of(subject).follow(state);
     }
 
-    /// What to say of a key whose cells the store has taken.
+    /// The standing of a check whose cells the store has taken.
     fn taken(&self, subject: &Subject<'_>, state: StoreState, cost: Cells) -> Standing {
         let standing = self
             .buckets
@@ -256,19 +256,19 @@ impl Engine {
         Standing {
             allowed: true,
             retry_after: None,
-            // In a queue one waits for those ahead, not for oneself.
+            // A check waits for those ahead of it in the queue, not for itself.
             delay: standing.delay.less(subject.limit.interval().times(cost)),
             ..standing
         }
     }
 
-    /// What to say of a key that the store has refused cells of.
+    /// The standing of a check whose cells the store has refused.
     fn refused(&self, subject: &Subject<'_>, state: StoreState, cost: Cells) -> Standing {
         let standing = self.buckets.of(subject).standing_in_store(state, cost);
         if !standing.allowed {
             return standing;
         }
-        // There is room again by now, or memory knows less than the store.
+        // Either there is room again by now, or memory knows less than the store.
         Standing {
             allowed: false,
             retry_after: Some(state.least_wait()),

@@ -1,4 +1,4 @@
-//! What the sync may do to the engine. It reaches into nothing else.
+//! What the sync may do to the engine. It uses nothing else of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,22 +25,22 @@ impl Engine {
         self.buckets.sync_queue.push(key);
     }
 
-    /// What callers gave back and the store may have to hear of.
+    /// Refunds of callers that the store may have to give back too.
     pub(super) fn take_refunds(&self) -> impl Iterator<Item = (StoreKey, ReportedCells)> {
         self.refunds.drain()
     }
 
-    /// What was charged although it was denied, by key.
+    /// Cells that were charged although they were denied, by key.
     pub(super) fn take_charges(&self) -> BTreeMap<StoreKey, Cells> {
         self.buckets.charges.take()
     }
 
-    /// Ends the flight of a bucket whose answer is not taken in.
+    /// Ends the flight of a bucket whose answer is of no use.
     pub(super) fn release(&self, address: BucketAddress) {
         self.buckets.release(address);
     }
 
-    /// Takes in that the fleet denies a key whose limit is not known here. `None` if such a key cannot be.
+    /// Takes in news that the fleet denies a key whose limit this pod does not know. `None` if its rule is gone.
     pub(super) fn raise_unheld(
         &self,
         key: StoreKey,
@@ -50,7 +50,7 @@ impl Engine {
         self.buckets.raise_unheld(key, level, now)
     }
 
-    /// Forgets a key whose limit is not known here.
+    /// Forgets a key whose limit this pod does not know.
     pub(super) fn forget_unheld(&self, key: StoreKey) {
         self.buckets.forget_unheld(key);
     }
@@ -65,7 +65,7 @@ impl Engine {
         self.buckets.drop_ended_mitigations(now);
     }
 
-    /// How many pods may each be silent about their even share of a caller-supplied limit; 0: none.
+    /// Sets how many pods may each be silent about their even share of a caller-supplied limit; 0: none.
     pub(super) fn set_silent_pods(&self, pods: u64) {
         self.buckets.set_silent_pods(pods);
     }
@@ -85,17 +85,17 @@ impl Engine {
         self.unconfirmed.take(name);
     }
 
-    /// Says what this pod grants of each key while it is detached.
+    /// Sets what this pod grants of each key while the key is detached.
     pub(super) fn set_shares(&self, shares: Shares) {
         self.fallback.set_shares(shares);
     }
 
-    /// Says which lanes of the store are cut off and which are late, by a bit each.
+    /// Sets which lanes of the store are cut off and which are late, by a bit each.
     pub(super) fn set_lanes(&self, cut_off: u64, late: u64) {
         self.fallback.set_lanes(cut_off, late);
     }
 
-    /// Shows people how the sync stands.
+    /// Shows the figures of the sync.
     pub(super) fn show(&self, figures: Figures) {
         self.figures.store(Arc::new(figures));
     }

@@ -1,4 +1,4 @@
-//! The keys that want a round, from the checks that noticed it to whoever drives the sync.
+//! The keys that want a round: checks push them, and the driver of the sync takes them.
 //!
 //! A key is queued once for each time that its pending cells reach the trigger, which is once for each time that they are
 //! collected, unless some were refunded meanwhile.
@@ -12,11 +12,11 @@ use std::sync::OnceLock;
 use super::atomic::{AtomicBool, Ordering, Queue};
 use crate::pure::sync::StoreKey;
 
-/// Of the keys that are held, one in so many may be queued; and at least as many as `KEYS_MIN`. The sync tracks no more.
+/// The queue has room for one key for so many that the pod holds, and for at least `KEYS_MIN`. The sync tracks no more.
 const KEYS_PART: usize = 4;
 const KEYS_MIN: usize = 1_000;
 
-/// Wakes whoever drives the sync. Called by a check: must not wait.
+/// Wakes the driver of the sync. A check calls it, so it must not wait.
 pub type Waker = Box<dyn Fn() + Send + Sync>;
 
 /// The queue.
@@ -49,17 +49,17 @@ impl SyncQueue {
         self.keys.len() < self.keys_max
     }
 
-    /// Puts `key` at the end. Whoever pushes a key for a check asks [`SyncQueue::has_room`] first.
+    /// Puts `key` at the end. A check asks [`SyncQueue::has_room`] first.
     #[cold]
     pub fn push(&self, key: StoreKey) {
         self.keys.push(key);
         self.wake();
     }
 
-    /// Wakes whoever drives the sync, once until the queue is next emptied.
+    /// Wakes the driver of the sync, once until the queue is next emptied.
     pub fn wake(&self) {
-        // Ordering: AcqRel. Whoever clears the flag after this sees what was left before; whoever cleared it before is
-        // woken again.
+        // Ordering: AcqRel. A driver that clears the flag after this sees what was pushed before; a driver that cleared it
+        // before is woken again.
         if !self.woken.swap(true, Ordering::AcqRel)
             && let Some(waker) = self.waker.get()
         {
@@ -74,7 +74,7 @@ impl SyncQueue {
         // clear the flag of a key that is not seen yet, and that key then waits for the next turn.
         // Shown by: tests/loom/sync_queue.rs, a_key_is_drained_or_wakes_again.
         self.woken.swap(false, Ordering::AcqRel);
-        // Those that come meanwhile wake again: no more than are there now.
+        // Takes no more keys than are there now: later ones wake the driver again.
         (0..self.keys.len()).map_while(|_| self.keys.pop())
     }
 

@@ -1,10 +1,10 @@
-//! A key and a limit that the caller carries: no rule has to be found, and `carried.rs` has the bucket.
+//! A check of a key with a caller-supplied limit: no rule has to be found, and `buckets/caller.rs` has the bucket.
 
 use super::answer::{Hit, Hits};
 use super::snapshot::{CallerRule, Snapshot};
 use crate::pure::{Cells, Limit};
 
-/// A check of a key whose caller carries the limit.
+/// A check of a key whose caller supplies the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Throttle<'a> {
     /// The key.

@@ -1,8 +1,7 @@
-//! Keys that are denied on hearsay: the first check of one that is denied asks the store.
+//! Keys that only news denies: the first denied check of such a key makes the sync ask the store.
 //!
-//! News is only news. The rounds note here which keys other pods call full and the store has not yet called full to
-//! this pod; a denied check takes its key out, once, and hands it to the rounds. A check of any other key reads one
-//! counter.
+//! The sync notes here which keys are full by news that the store has not confirmed to this pod. A denied check takes its
+//! key out, once, and queues it for the sync. A check of any other key reads one counter.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -29,7 +28,7 @@ impl Default for UnconfirmedKeys {
 }
 
 impl UnconfirmedKeys {
-    /// Notes that the next denied check of `name` asks the store. The rounds note no more than they keep in mind.
+    /// Notes that the next denied check of `name` asks the store. The sync notes no more keys than it keeps news of.
     pub fn put(&self, name: u128) {
         let mut names = self.lock();
         if names.insert(name) {

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use tidegate_core::engine::buckets::table::{SlotOrigin, Table, Taken};
+use tidegate_core::engine::buckets::table::{MovedBucket, SlotOrigin, Table};
 use tidegate_core::engine::{Engine, Stat};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Nanos, Unit};
 use tidegate_testing::Random;
@@ -67,7 +67,7 @@ fn a_fill_to_the_bound_evicts_nobody() {
     const KEYS: usize = 100_000;
     let table = Table::new(KEYS, [0x5eed_0001, 0x5eed_0002]);
     let mut random = Random::new(7);
-    let bucket = Taken::at(Nanos::new(START + SECOND));
+    let bucket = MovedBucket::at(Nanos::new(START + SECOND));
     let mut in_use = 0;
     for _ in 0..KEYS {
         let name = u128::from(random.below(u64::MAX)) << 64 | u128::from(random.below(u64::MAX));
@@ -124,9 +124,9 @@ fn the_key_that_is_missed_least_leaves() {
     let table = Table::new(4, [1, 2]);
     let key = |name: u128| table.key(name << 64 | name, 0);
     let enter = |name: u128, tat: u64, pending: u64| {
-        let bucket = Taken {
+        let bucket = MovedBucket {
             pending: Cells::new(pending),
-            ..Taken::at(Nanos::new(tat))
+            ..MovedBucket::at(Nanos::new(tat))
         };
         let permit = table.permit(&key(name));
         table

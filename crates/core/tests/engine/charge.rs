@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip};
 use tidegate_core::engine::{Answer, Engine, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
 use tidegate_core::pure::sync::{News, NewsKind, Share, StoreKey, StoreReply, StoreState};
@@ -280,11 +280,11 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
             }],
             repaired: 0,
         };
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: later.now,
             back: later,
         };
-        rounds.answered(engine, call.lane, &reply, trip);
+        rounds.call_answered(engine, call.lane, &reply, trip);
     }
     store_state
 }

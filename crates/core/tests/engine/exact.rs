@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate_core::engine::Engine;
-use tidegate_core::engine::buckets::table::{Booking, Table, Taken, Touch};
+use tidegate_core::engine::buckets::table::{Booking, MovedBucket, Table, Touch};
 use tidegate_core::pure::algorithm::gcra;
 use tidegate_core::pure::{Algorithm, Cells, Nanos};
 use tidegate_testing::engine::{SECOND, START, admits, engine};
@@ -140,7 +140,7 @@ fn what_is_collected_is_what_was_admitted() {
     let limit = a_second(10_000, 200);
     let table = Table::new(100, [1, 2]);
     let key = table.key(42, 7);
-    let empty = Taken::at(Nanos::new(START));
+    let empty = MovedBucket::at(Nanos::new(START));
     table.enter(&table.permit(&key), &key, empty, Nanos::new(START));
     let collect = || table.collect(&key, true).expect("it is held").cells.get();
     let (clock, admitted) = (AtomicU64::new(START), AtomicU64::new(0));

@@ -1,7 +1,7 @@
 //! How far a pod believes what it hears on the news channel, which anybody may publish on: never further than the
 //! store confirms.
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::sync::{
     Call, HeartbeatReply, News, NewsKind, Share, StoreKey, StoreReply, StoreState,
@@ -67,7 +67,7 @@ impl Pod {
         let mut store_state = Vec::new();
         for _ in 0..millis {
             self.now += MS;
-            let Turn {
+            let SyncActions {
                 calls, heartbeat, ..
             } = self.rounds.turn(&self.engine, Moment::at(self.now));
             if heartbeat.is_some() {
@@ -105,11 +105,12 @@ impl Pod {
             states: store_state,
             repaired: 0,
         };
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
         };
-        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+        self.rounds
+            .call_answered(&self.engine, call.lane, &reply, trip);
     }
 
     /// What the store says of a key that has so many of its ten cells in use.

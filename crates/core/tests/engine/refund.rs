@@ -1,7 +1,7 @@
 //! Cells that are given back: never beyond empty, never of a denied check, and reported to the store only if that knows of
 //! them.
 
-use tidegate_core::engine::sync::{Pace, PodSync, Trip, Turn};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
 use tidegate_core::pure::sync::{
@@ -135,7 +135,7 @@ impl Pod {
         let (mut all, mut back) = (Vec::new(), Vec::new());
         for _ in 0..millis {
             self.now += SECOND / 1_000;
-            let Turn {
+            let SyncActions {
                 calls, give_back, ..
             } = self.rounds.turn(&self.engine, Moment::at(self.now));
             all.extend(calls.into_iter().filter(|call| !call.deltas.is_empty()));
@@ -180,7 +180,7 @@ impl Pod {
         self.reply_after(call, store_state, trip);
     }
 
-    pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: Trip) {
+    pub fn reply_after(&mut self, call: &Call, store_state: Vec<StoreState>, trip: RoundTrip) {
         let gross = call.deltas.iter().map(|delta| delta.gross);
         self.settled = gross.fold(self.settled, Cells::plus);
         let reply = StoreReply {
@@ -190,11 +190,12 @@ impl Pod {
             states: store_state,
             repaired: 0,
         };
-        self.rounds.answered(&self.engine, call.lane, &reply, trip);
+        self.rounds
+            .call_answered(&self.engine, call.lane, &reply, trip);
     }
 
-    pub fn trip(&self) -> Trip {
-        Trip {
+    pub fn trip(&self) -> RoundTrip {
+        RoundTrip {
             sent: Nanos::new(self.now),
             back: Moment::at(self.now),
         }

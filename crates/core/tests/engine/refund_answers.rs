@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::engine::sync::Trip;
+use tidegate_core::engine::sync::RoundTrip;
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
 use tidegate_core::pure::sync::{
@@ -209,7 +209,7 @@ fn an_answer_from_before_the_refund_does_not_undo_it() {
         let store_state = store.give_back(&back[0], pod.now);
         let trip = pod.trip();
         pod.rounds
-            .given_back(&pod.engine, &back[0], store_state, trip);
+            .refund_answered(&pod.engine, &back[0], store_state, trip);
         assert_eq!(kind.left(&pod.engine, pod.now), 5, "{kind:?}");
         // The next answer knows of the refund, and of what was used since.
         assert_eq!(kind.use_cells(&pod.engine, 2, pod.now), (true, 3));
@@ -357,11 +357,11 @@ fn an_old_answer_to_a_refund_forgets_nothing() {
     let (calls, _) = pod.turns(20);
     let store_state = store.apply(&calls[0], pod.now);
     pod.reply(&calls[0], store_state);
-    let trip = Trip {
+    let trip = RoundTrip {
         back: Moment::at(pod.now),
         ..trip
     };
-    pod.rounds.given_back(&pod.engine, &back[0], old, trip);
+    pod.rounds.refund_answered(&pod.engine, &back[0], old, trip);
     assert_eq!(Kind::Rule.left(&pod.engine, pod.now), 1);
 }
 
@@ -393,7 +393,7 @@ fn the_answer_to_a_refund_keeps_what_is_used_in_silence() {
         capped: false,
     };
     pod.rounds
-        .given_back(&pod.engine, &back[0], store_state, trip);
+        .refund_answered(&pod.engine, &back[0], store_state, trip);
     assert!(left(&pod.engine, ("key", "a"), pod.now) <= 60);
 }
 
@@ -459,7 +459,7 @@ fn refunds_are_sent_within_the_budget() {
             };
             let trip = pod.trip();
             pod.rounds
-                .given_back(&pod.engine, refund, store_state, trip);
+                .refund_answered(&pod.engine, refund, store_state, trip);
             sent.push(refund.key);
         }
         at_once = if millis == 0 { sent.len() } else { at_once };
@@ -516,7 +516,7 @@ impl Trial {
 
     fn arrive(&mut self, began: u64, message: Message) {
         let (now, then) = (self.pod.now, self.pod.now + self.way);
-        let trip = Trip {
+        let trip = RoundTrip {
             sent: Nanos::new(began),
             back: Moment::at(now),
         };
@@ -532,7 +532,7 @@ impl Trial {
             Message::Reply(call, store_state) => self.pod.reply_after(&call, store_state, trip),
             Message::GivenBack(refund, store_state) => {
                 let (rounds, engine) = (&mut self.pod.rounds, &self.pod.engine);
-                rounds.given_back(engine, &refund, store_state, trip);
+                rounds.refund_answered(engine, &refund, store_state, trip);
             }
         }
     }

@@ -1,10 +1,10 @@
-//! An admission, as long as it may have to be given back.
+//! An admission, and what it takes to undo it.
 
 use super::table::Tenancy;
 use crate::engine::answer::Source;
 use crate::pure::{Nanos, Standing};
 
-/// The rules were swapped while a key was about to enter under the old ones: decide again under the new ones.
+/// A reload swapped the rules while a key was about to enter under the old ones: decide again under the new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale;
 

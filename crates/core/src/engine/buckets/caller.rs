@@ -7,7 +7,7 @@ use super::exchange::{
 use super::news::NewsEffect;
 use super::striped_map::Room;
 use super::subject::Subject;
-use super::table::{Booking, BucketState, Size};
+use super::table::{Booking, BucketSize, BucketState};
 use super::{Buckets, KeyBucket, fold};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
@@ -22,13 +22,13 @@ pub(in crate::engine) struct CallerBucket<'t, 's> {
 }
 
 impl CallerBucket<'_, '_> {
-    /// How a key that is not held has to be assumed to stand.
+    /// The state that a key which is not held starts with.
     fn opening(&self) -> BucketState {
         let Subject { name, moment, .. } = self.subject;
         let ghost = self.buckets.callers.ghost(*name, moment.now);
         let unheld = self.subject.unheld_tat(ghost);
         BucketState {
-            size: Size::of(self.subject.limit.capacity()),
+            size: BucketSize::of(self.subject.limit.capacity()),
             ..self.buckets.opening(self.subject, unheld)
         }
     }
@@ -110,7 +110,7 @@ impl<'t> KeyBucket<'t> for CallerBucket<'t, '_> {
         self.buckets.callers.refund(*name, limit, cost, moment.now)
     }
 
-    /// Who supplies a limit says nothing of what is denied: nothing is charged.
+    /// A caller supplies a limit, and not whether denied checks count: nothing is charged.
     fn charge(&self, _cost: Cells) -> Cells {
         Cells::ZERO
     }
@@ -137,7 +137,7 @@ impl<'t> KeyBucket<'t> for CallerBucket<'t, '_> {
         self.subject.standing_at(state, cost)
     }
 
-    /// Holds the key: the store can only be asked for one whose limit is known.
+    /// Lets the key enter: the sync can ask the store only for a key whose limit it knows.
     fn hold(&self) {
         let Subject {
             name,

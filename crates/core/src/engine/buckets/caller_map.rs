@@ -1,57 +1,57 @@
-//! The buckets of keys whose callers carry the limit.
+//! The buckets of keys whose callers supply the limit.
 //!
-//! Such a key is one time line: whoever asks says what a cell costs and how far the line may reach. Callers that say
-//! different things share it, so cells alone do not tell what was used: their price is noted beside them. The limit of
-//! the last admission is what the rounds go by.
+//! A key has one TAT. Each caller says what a cell costs and how far the TAT may reach. Callers with different limits share
+//! the TAT, so a number of cells does not say what was used: the bucket keeps their price as well. The sync uses the limit
+//! of the last admission.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::exchange::{RefundOutcome, ReportedCells};
 use super::ghosts::{Ghost, Ghosts};
-use super::striped_map::{Admittance, Evictable, EvictionRank, Room, Stripe, StripedMap};
-use super::table::{Booking, BucketState, Size};
+use super::striped_map::{Admittance, Evictable, EvictionRank, NewKey, Room, Stripe, StripedMap};
+use super::table::{Booking, BucketSize, BucketState};
 use crate::pure::sync::{FleetView, Share, ShareCode, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// One key.
+/// The bucket of one key.
 #[derive(Debug)]
 struct CallerState {
     tat: Nanos,
-    /// Whether the fleet's level denies it.
+    /// Whether the fleet's level denies the key.
     mitigated: bool,
-    /// How large it was for the caller that it entered with.
-    size: Size,
-    unreported: Unreported,
+    /// Its size by the limit of the caller that it entered with.
+    size: BucketSize,
+    unreported: PricedPending,
 }
 
-/// What the store has not been told of a key.
+/// The cells of a key that the pod has not reported, with their price.
 #[derive(Clone, Copy, Debug, Default)]
-struct Unreported {
-    /// What the last cell was admitted under.
+struct PricedPending {
+    /// The limit of the last admission.
     limit: Option<Limit>,
     cells: Cells,
     price: Span,
     trigger: Option<Trigger>,
     in_flight: bool,
-    /// The share that the pod grants; `None` if it grants all of the key.
+    /// The share that the pod grants; `None` if it grants the whole key.
     granted: Option<ShareCode>,
     /// Whether that share has denied a check.
     share_denied: bool,
 }
 
-impl Unreported {
-    /// Takes cells of `limit` out by what they cost: they may have been admitted under another one. The bucket is
-    /// emptier by `emptied`, and ends at `tat`.
+impl PricedPending {
+    /// Takes refunded cells of `limit` out by their price, because they may have been admitted under another limit. The
+    /// refund has emptied the bucket by `emptied`; it ends at `tat` now.
     fn refund(&mut self, limit: &Limit, emptied: Span, tat: Nanos) -> RefundOutcome {
         let interval = limit.interval();
         let cells = emptied.cells_up(interval);
-        // A cell that has drained in part was booked as a whole one, and leaves the book as a whole one.
+        // A cell that has drained in part was noted as a whole cell, and is taken out as one.
         let taken = self.price.min(interval.times(cells));
         self.price = self.price.less(taken);
         let unreported = match self.price {
             Span::ZERO => self.cells,
-            // As long as there is a price to tell, there is a cell to tell it with.
+            // A price is reported with at least one cell.
             _ => taken.whole(interval).min(self.cells.less(Cells::ONE)),
         };
         self.cells = self.cells.less(unreported);
@@ -77,7 +77,7 @@ impl Evictable for CallerState {
         self.unreported.in_flight
     }
 
-    fn missed(&self, now: Nanos) -> EvictionRank {
+    fn rank(&self, now: Nanos) -> EvictionRank {
         let level = self.tat.since(now);
         let part = self.size.part_of(level.get());
         (level > Span::ZERO, u128::from(part), level)
@@ -89,13 +89,13 @@ impl Evictable for CallerState {
 }
 
 impl CallerState {
-    /// A bucket at `tat` of a key that state so.
+    /// A bucket that moves from `state` to `tat`.
     const fn at(tat: Nanos, state: &BucketState) -> Self {
         Self {
             tat,
             mitigated: state.mitigated,
             size: state.size,
-            unreported: Unreported {
+            unreported: PricedPending {
                 limit: None,
                 cells: Cells::ZERO,
                 price: Span::ZERO,
@@ -120,24 +120,24 @@ impl CallerState {
 /// A bucket as it was when its cells were collected.
 #[derive(Clone, Copy, Debug)]
 pub struct PricedCells {
-    /// What was pending.
+    /// The cells that were pending.
     pub cells: Cells,
-    /// What that costs.
+    /// Their price.
     pub price: Span,
     /// Its TAT, with those cells.
     pub tat: Nanos,
 }
 
-/// The table. All methods may be called from any thread.
+/// The map. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct CallerMap {
     buckets: StripedMap<CallerState>,
-    /// Pods that may each be silent of their even share; 0 while everything is told.
+    /// Pods that may each be silent about their even share; 0 while the pod reports every cell.
     silent_pods: AtomicU64,
 }
 
 impl CallerMap {
-    /// A table for at most `keys_max` keys. The seeds decide who shares a shard and must not be guessable.
+    /// A map of at most `keys_max` keys. The seeds decide which keys share a stripe and must not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2]) -> Self {
         let ghosts = Ghosts::of_times(keys_max, seeds);
         Self {
@@ -151,12 +151,12 @@ impl CallerMap {
         self.buckets.held()
     }
 
-    /// Keys that were forgotten while they were in use.
+    /// Ghosts that were dropped while their keys were in use.
     pub fn forgotten(&self) -> u64 {
         self.buckets.forgotten()
     }
 
-    /// The TAT that is remembered of a key that is not held.
+    /// The TAT of the ghost of a key that is not held.
     pub fn ghost(&self, name: u128, now: Nanos) -> Option<Nanos> {
         let ghost = self.buckets.ghost(name, now)?;
         Some(ghost.ends)
@@ -168,8 +168,8 @@ impl CallerMap {
         stripe.get(name).map(CallerState::state)
     }
 
-    /// Moves the key to the TAT that `step` answers to the one it has, if any, and says how it state before. One that is
-    /// not held starts as `opening`, and is kept once it is moved.
+    /// Moves the key to the TAT that `step` returns, if it does. Returns the state before. A key that is not held starts as
+    /// `opening`, and is kept if `step` moves it.
     pub fn admit(
         &self,
         name: u128,
@@ -187,15 +187,14 @@ impl CallerMap {
         let room = match step(&state) {
             Some(tat) => {
                 let bucket = CallerState::at(tat, &state);
-                let entry = Admittance::Sure;
-                self.buckets.put(&mut stripe, (name, bucket), entry, now)
+                self.put_sure(&mut stripe, name, bucket, now)
             }
             None => Room::Free,
         };
         (state, room)
     }
 
-    /// Undoes an admission that made the TAT `after` out of `before`, if nobody has touched the bucket since.
+    /// Undoes an admission that moved the TAT from `before` to `after`, if nothing has changed the bucket since.
     pub fn give_back(&self, name: u128, after: Nanos, before: Nanos) -> bool {
         match self.stripe(name).get_mut(name) {
             Some(bucket) if bucket.tat == after => {
@@ -206,11 +205,11 @@ impl CallerMap {
         }
     }
 
-    /// Gives back cells, as far as they are used, and says how many of them the store may know of.
+    /// Gives back cells, as far as they are used. Returns how many of them the store may know.
     pub fn refund(&self, name: u128, limit: &Limit, cells: Cells, now: Nanos) -> RefundOutcome {
         let mut stripe = self.stripe(name);
         let Some(bucket) = stripe.get_mut(name) else {
-            // Nobody knows whether the store was told of what is remembered: it hears nothing.
+            // A ghost does not say which of its cells were reported, so the store is asked to give back none.
             if let Some(tat) = self.ghost(name, now) {
                 let tat = tat.before(limit.interval().times(cells));
                 self.buckets.set_ghost(name, Some(Ghost::at(tat)), now);
@@ -224,7 +223,7 @@ impl CallerMap {
         bucket.unreported.refund(limit, emptied, bucket.tat)
     }
 
-    /// Notes cells as admitted under `limit` and not yet told.
+    /// Notes cells that were admitted under `limit` and are not yet reported.
     #[inline(always)]
     pub fn book(&self, name: u128, limit: &Limit, cells: Cells) -> Booking {
         let mut stripe = self.stripe(name);
@@ -245,7 +244,7 @@ impl CallerMap {
         }
     }
 
-    /// Moves the trigger of the key above what is pending: nobody could be told that it was reached.
+    /// Moves the trigger of the key above its pending cells, because the sync queue had no room for the key.
     #[cold]
     pub fn rearm(&self, name: u128) {
         if let Some(CallerState { unreported, .. }) = self.stripe(name).get_mut(name) {
@@ -258,7 +257,7 @@ impl CallerMap {
         self.stripe(name).get(name)?.unreported.limit
     }
 
-    /// Collects what was noted of the key since the last time. It is in flight from then on and keeps its place until
+    /// Collects the pending cells of the key. The key is in flight from then on and keeps its place until
     /// [`CallerMap::land`]. `None` if it is not held.
     pub fn collect(&self, name: u128) -> Option<PricedCells> {
         let mut stripe = self.stripe(name);
@@ -273,7 +272,7 @@ impl CallerMap {
         })
     }
 
-    /// Collects what was noted of the key and is not to be told, and what it cost.
+    /// Collects the pending cells of a key that is silent, and their price.
     pub fn take_silent(&self, name: u128) -> (Cells, Span) {
         let mut stripe = self.stripe(name);
         match stripe.get_mut(name) {
@@ -285,8 +284,8 @@ impl CallerMap {
         }
     }
 
-    /// Ends the flight of the key, if it is in one, and sets at how many pending cells it wants to be collected. `true`
-    /// if as many are pending already.
+    /// Ends the flight of the key, if it is in one, and sets its trigger. `true` if the pending cells have reached it
+    /// already.
     pub fn land(&self, name: u128, trigger: Trigger, mitigated: Option<bool>) -> bool {
         let mut stripe = self.stripe(name);
         let Some(bucket) = stripe.get_mut(name) else {
@@ -302,7 +301,7 @@ impl CallerMap {
             .is_some_and(|at| bucket.unreported.cells >= at)
     }
 
-    /// Ends the flight of the key, if it is in one, and grants it by `share` from now on.
+    /// From now on this pod grants only `share` of the key. Ends the key's flight.
     pub fn grant_by_share(&self, name: u128, share: ShareCode) {
         if let Some(bucket) = self.stripe(name).get_mut(name) {
             bucket.unreported.in_flight = false;
@@ -312,7 +311,7 @@ impl CallerMap {
         }
     }
 
-    /// Notes that the share of the key has denied a check. `true` for the first time since it was granted.
+    /// Notes that the pod's share of the key has denied a check. `true` for the first denial.
     pub fn note_share_denied(&self, name: u128) -> bool {
         match self.stripe(name).get_mut(name) {
             Some(CallerState { unreported, .. }) => {
@@ -323,7 +322,7 @@ impl CallerMap {
         }
     }
 
-    /// Whether the share of the key has denied a check since it was granted.
+    /// Whether the pod's share of the key has denied a check since the pod began to grant it.
     pub fn is_share_denied(&self, name: u128) -> bool {
         let stripe = self.stripe(name);
         stripe
@@ -331,15 +330,15 @@ impl CallerMap {
             .is_some_and(|bucket| bucket.unreported.share_denied)
     }
 
-    /// Moves the key to the TAT that `fold` makes of the one it has and of what is pending.
+    /// Moves the key to the TAT that `fold` makes of its TAT and of the price of its pending cells.
     pub fn fold(&self, name: u128, fold: impl FnOnce(Nanos, Span) -> Nanos) {
         if let Some(bucket) = self.stripe(name).get_mut(name) {
             bucket.tat = fold(bucket.tat, bucket.unreported.price);
         }
     }
 
-    /// Raises the key to where the fleet's level ends, with what is pending here. Says from where to where; `None` if
-    /// it is not held.
+    /// Raises the key to where the fleet's level ends, plus the pending cells of this pod. Returns the TATs before and
+    /// after; `None` if the key is not held.
     pub fn raise(&self, name: u128, ends: Nanos, mitigated: bool) -> Option<(Nanos, Nanos)> {
         let mut stripe = self.stripe(name);
         let bucket = stripe.get_mut(name)?;
@@ -356,7 +355,7 @@ impl CallerMap {
         }
     }
 
-    /// Holds a key of `limit` that was denied without being held, so that the store can be asked for it.
+    /// Lets a denied key of `limit` enter, so that the sync can ask the store for it.
     pub fn hold(&self, name: u128, limit: &Limit, state: BucketState, now: Nanos) -> Room {
         let mut stripe = self.stripe(name);
         if stripe.get(name).is_some() {
@@ -364,11 +363,26 @@ impl CallerMap {
         }
         let mut bucket = CallerState::at(state.tat, &state);
         bucket.unreported.limit = Some(*limit);
-        self.buckets
-            .put(&mut stripe, (name, bucket), Admittance::Sure, now)
+        self.put_sure(&mut stripe, name, bucket, now)
     }
 
-    /// Moves the key to what the store said, which decides it. Whether it is held.
+    fn put_sure(
+        &self,
+        stripe: &mut Stripe<CallerState>,
+        name: u128,
+        kept: CallerState,
+        now: Nanos,
+    ) -> Room {
+        let admittance = Admittance::Sure;
+        let new = NewKey {
+            name,
+            kept,
+            admittance,
+        };
+        self.buckets.put(stripe, new, now)
+    }
+
+    /// Moves the key to the level that the store, which decides it, answered. `false` if it is not held.
     pub fn set(&self, name: u128, limit: &Limit, ends: Nanos, mitigated: bool) -> bool {
         match self.stripe(name).get_mut(name) {
             Some(bucket) => {
@@ -380,28 +394,28 @@ impl CallerMap {
         }
     }
 
-    /// Drops the key, and says what was not told of it.
+    /// Drops the key. Returns its pending cells, which are lost.
     pub fn remove(&self, name: u128) -> Cells {
         self.buckets.remove(name)
     }
 
-    /// What was noted of the key and not collected; `None` if it is not held.
+    /// The pending cells of the key; `None` if it is not held.
     pub fn pending(&self, name: u128) -> Option<Cells> {
         self.buckets.pending(name)
     }
 
-    /// The cells not told of all keys.
+    /// The pending cells of all keys.
     pub fn pending_in_all(&self) -> Cells {
         self.buckets.pending_in_all()
     }
 
-    /// Says how many pods may each be silent of their even share of a key; 0: none.
+    /// Sets how many pods may each be silent about their even share of a key; 0: none.
     pub fn set_silent_pods(&self, pods: u64) {
-        // Ordering: Relaxed. A hint: with an older one a key is told a little earlier or later.
+        // Ordering: Relaxed. A hint: with an older value the pod reports a key a little earlier or later.
         self.silent_pods.store(pods, Ordering::Relaxed);
     }
 
-    /// At how many cells a new key of `limit` is noticed.
+    /// The trigger of a new key of `limit`.
     fn opening(&self, limit: &Limit) -> Trigger {
         let fleet_view = FleetView {
             accuracy: Share::NONE,
@@ -424,13 +438,13 @@ mod tests {
 
     const NOW: Nanos = Nanos::new(1_000);
 
-    /// Admits to 1,500, lets `between` happen, and gives back: whether that was possible, and the TAT then.
-    fn given_back(between: impl FnOnce(&CallerMap)) -> (bool, Option<u64>) {
+    /// Admits to 1,500, runs `between`, and gives back. Returns whether that was possible, and the TAT then.
+    fn give_back_after(between: impl FnOnce(&CallerMap)) -> (bool, Option<u64>) {
         let callers = CallerMap::new(4, [1, 2]);
         let opening = || BucketState {
             tat: NOW,
             mitigated: false,
-            size: Size::UNKNOWN,
+            size: BucketSize::UNKNOWN,
             granted: None,
         };
         let after = Nanos::new(1_500);
@@ -441,13 +455,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bucket_that_nobody_touched_gives_back() {
-        assert_eq!(given_back(|_| {}), (true, Some(1_000)));
+    fn only_an_unchanged_bucket_gives_back() {
+        assert_eq!(give_back_after(|_| {}), (true, Some(1_000)));
         let folded = |callers: &CallerMap| callers.fold(7, |_, _| Nanos::new(1_200));
-        assert_eq!(given_back(folded), (false, Some(1_200)));
+        assert_eq!(give_back_after(folded), (false, Some(1_200)));
         let reset = |callers: &CallerMap| {
             callers.remove(7);
         };
-        assert_eq!(given_back(reset), (false, None));
+        assert_eq!(give_back_after(reset), (false, None));
     }
 }

@@ -1,4 +1,4 @@
-//! What passes between a bucket and the sync: cells go out, the store's state comes in.
+//! The values that a bucket and the sync exchange: cells go out, the store's state comes in.
 
 use super::table::TableKey;
 use crate::pure::sync::{StoreState, Terms};
@@ -31,11 +31,12 @@ impl FrozenCells {
     }
 }
 
-/// Cells that were collected outside a batch.
+/// Cells that were collected and go into no batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct SilentCells {
     pub(in crate::engine) cells: Cells,
-    /// How many cells of the key's limit cost as much. It differs from `cells` only where callers supply different limits.
+    /// How many cells of the key's limit have the same price. It differs from `cells` only where callers supply different
+    /// limits.
     pub(in crate::engine) worth: Cells,
 }
 
@@ -54,18 +55,18 @@ pub(in crate::engine) struct StoreAnswer {
     pub(in crate::engine) state: StoreState,
     /// The point on this pod's clock that the answer holds for.
     pub(in crate::engine) anchor: Nanos,
-    /// What the key's bucket was when the batch was frozen.
+    /// The key's bucket when the batch was frozen.
     pub(in crate::engine) frozen: FrozenCells,
-    /// What callers gave back of that, and this pod has yet to give back in the store.
+    /// Refunds that this pod has yet to give back in the store.
     pub(in crate::engine) refund_due: ReportedCells,
 }
 
-/// What became of cells that a caller gave back.
+/// The result of a refund.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct RefundOutcome {
-    /// Those that were not reported, and will not be.
+    /// Cells that were not reported, and will not be.
     pub(in crate::engine) unreported: Cells,
-    /// Those that may have been reported.
+    /// Cells that may have been reported.
     pub(in crate::engine) reported: ReportedCells,
 }
 
@@ -82,7 +83,7 @@ pub(in crate::engine) struct ReportedCells {
 }
 
 impl ReportedCells {
-    /// What is left of it at `now`: while its bucket was empty, its cells have drained.
+    /// What is left at `now`: since the bucket ran empty, the cells have drained.
     pub(in crate::engine) fn netted(self, now: Nanos) -> Self {
         Self {
             price: self.price.less(now.since(self.tat)),
@@ -91,7 +92,7 @@ impl ReportedCells {
         }
     }
 
-    /// This and what was refunded later.
+    /// The sum of this refund and a later one.
     pub(in crate::engine) fn plus(self, later: Self) -> Self {
         Self {
             cells: self.cells.plus(later.cells),
@@ -100,7 +101,7 @@ impl ReportedCells {
         }
     }
 
-    /// This and what was refunded `later`, at `now`, of a key that is counted under `terms`.
+    /// The sum of this refund and one of `now`, of a key that the store counts under `terms`.
     pub(in crate::engine) fn joined(self, later: Self, terms: &Terms, now: Nanos) -> Self {
         match terms {
             Terms::Level { .. } => self.netted(now).plus(later),

@@ -1,20 +1,20 @@
-//! How a level of the store becomes a TAT of this pod.
+//! How a level that the store answered becomes a TAT of this pod.
 
 use super::exchange::StoreAnswer;
 use super::subject::Subject;
 use crate::pure::rule::Consistency;
 use crate::pure::{Nanos, Span};
 
-/// How far a fold may exceed its lower bound, beside one cell: checks run while the answer is on its way.
+/// How far a fold may exceed its lower bound, beside one cell: checks run while the answer is in flight.
 const FOLD_SLACK: Span = Span::nanos(5_000_000);
 
-/// The TAT after an answer with this `level`, made of the TAT and of the price of what is pending.
+/// The TAT after an answer with this `level`, as a function of the TAT and of the price of the pending cells.
 ///
-/// The new TAT is where the store's level ends, plus what this pod admitted since the freeze. How much that was can be
-/// seen in two ways. The bucket has moved by as much since the freeze, or by more where it had run empty. And as much is
-/// pending, or a little less while a check has been admitted and not yet noted. So the bucket is moved along with what
-/// it was, but to no less than the pending cells demand and to little more than that. What callers gave back since the
-/// freeze has moved the bucket too; the store's level still has it, and is taken without it.
+/// The new TAT is where the store's level ends, plus what this pod admitted since the freeze. Two things say how much that
+/// was. The bucket has moved by as much since the freeze, or by more if it had run empty. And as much is pending, or a
+/// little less while a check is admitted and not yet noted. So the fold moves the bucket by the difference between the
+/// store's level and the frozen one, but to no less than the pending cells demand, and to little more than that. Refunds
+/// since the freeze have lowered the bucket too; the store's level still has those cells, so the fold subtracts them.
 pub(super) fn after_answer(
     subject: &Subject<'_>,
     level: Span,
@@ -34,8 +34,8 @@ pub(super) fn after_answer(
     }
 }
 
-/// The TAT after the store gave cells back and the key's level ends at `ends`, made of the TAT and of the price of what
-/// is pending. The store decides a strict key, so the bucket of one is never ahead of the store.
+/// The TAT after the store gave cells back and the key's level ends at `ends`, as a function of the TAT and of the price of
+/// the pending cells. The store decides a strict key, so the bucket of one is never ahead of the store.
 pub(super) fn after_refund(subject: &Subject<'_>, ends: Nanos) -> impl Fn(Nanos, Span) -> Nanos {
     let interval = subject.limit.interval();
     let is_strict = subject.rule.spec.consistency == Consistency::Strict;

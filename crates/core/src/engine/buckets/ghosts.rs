@@ -1,32 +1,32 @@
-//! What is remembered of keys that had to leave a full table, or were not let in.
+//! Small records of keys that left a full table, or that a full table did not let in.
 //!
-//! A ghost is what a cache calls so: a small record of an evicted key. It has a fingerprint of the key's name, the time at
-//! which the key is as good as new, and for windows what was used when. A key that comes back starts from its ghost, so
-//! nobody gains a cell by being evicted. Once in hundreds of millions two keys share a fingerprint and a place: one of
-//! them then starts fuller than it is.
+//! As in caches, a ghost is a small record of an evicted key. It has a fingerprint of the key's name, the time at which the
+//! key is as good as new, and for windows what was used when. A key that comes back starts from its ghost, so no key gains
+//! a cell by eviction. Once in hundreds of millions two keys share a fingerprint and a place: one of them then starts
+//! fuller than it is.
 //!
-//! A ghost whose time has come is free room. There is room for [`GHOSTS_PER_KEY`] times as many ghosts as the table holds
-//! keys; if a ghost finds none, it takes the place of another one, which is forgotten and counted. That does not happen while
-//! keys in use are at most three times what the table holds: then two thirds of the room are enough.
+//! A ghost that has ended is free room. There is room for [`GHOSTS_PER_KEY`] times as many ghosts as the table holds keys.
+//! A ghost that finds no room replaces another one, which is forgotten and counted. That does not happen while the keys in
+//! use are at most three times what the table holds: then two thirds of the room are enough.
 
 use super::placement::{mixed, pick};
 use crate::engine::atomic::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, zeroed};
 use crate::pure::Nanos;
 
-/// Ghosts of a group. Their fingerprints are a line of memory.
+/// Ghosts of a group. Their fingerprints fill one cache line.
 const GROUP: usize = 16;
-/// For every key of a table, so many ghosts. A third of the room stays free where as many keys are to be remembered as two
-/// tables hold: so both groups of a key are not full by chance.
+/// Ghosts per key of the table. With as many ghosts as two tables hold keys, a third of the room stays free, so that both
+/// groups of a key are not full by chance.
 const GHOSTS_PER_KEY: usize = 3;
 /// Locks. Two groups may share one.
 const LOCKS: usize = if cfg!(feature = "loom") { 2 } else { 1024 };
 
-/// What is remembered of a key.
+/// The record of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ghost {
     /// When the key is as good as new: its TAT, or the end of its windows on the calendar's line.
     pub ends: Nanos,
-    /// What was used when, as the key's algorithm has it; 0 for a TAT, which says it all.
+    /// What was used when, in the form of the key's algorithm; 0 for a TAT, which needs no more.
     pub used: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct Ghosts {
     marks: Box<[AtomicU32]>,
     /// [`Ghost::ends`] of each.
     ends: Box<[AtomicU64]>,
-    /// [`Ghost::used`] of each; none where times say it all.
+    /// [`Ghost::used`] of each; empty where every ghost is a TAT.
     used: Box<[AtomicU64]>,
     groups: u64,
     locks: Box<[Mutex<()>]>,
@@ -53,12 +53,12 @@ pub struct Ghosts {
 }
 
 /// Where a key's ghost may be.
-struct Place {
+struct GhostPlace {
     groups: [usize; 2],
     fingerprint: u32,
 }
 
-impl Place {
+impl GhostPlace {
     fn slots(&self) -> impl Iterator<Item = usize> {
         let [home, other] = self.groups;
         slots(home).chain(slots(other).filter(move |_| other != home))
@@ -66,12 +66,12 @@ impl Place {
 }
 
 impl Ghosts {
-    /// Ghosts of a table of `keys_max` keys whose times say all that has to be known.
+    /// Ghosts for a table of `keys_max` keys, each of which is a TAT.
     pub fn of_times(keys_max: usize, seeds: [u64; 2]) -> Self {
         Self::new(keys_max, seeds, false)
     }
 
-    /// Ghosts of a table of `keys_max` keys with [`Ghost::used`].
+    /// Ghosts for a table of `keys_max` keys, with [`Ghost::used`].
     pub fn of_windows(keys_max: usize, seeds: [u64; 2]) -> Self {
         Self::new(keys_max, seeds, true)
     }
@@ -89,13 +89,13 @@ impl Ghosts {
         }
     }
 
-    /// Ghosts that had to give their place to another while they were still of use.
+    /// Ghosts that were replaced before they ended.
     pub fn forgotten(&self) -> u64 {
         // Ordering: Relaxed. A total for people.
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// The ghost of `name`, unless its time has come.
+    /// The ghost of `name`, unless it has ended.
     pub fn find(&self, name: u128, now: Nanos) -> Option<Ghost> {
         let place = self.place(name);
         let _locks = self.lock(&place);
@@ -110,12 +110,12 @@ impl Ghosts {
         self.clear(&place);
     }
 
-    /// Remembers `ghost` of `name`. If one is there already, the one that ends later stays.
+    /// Remembers `ghost` of `name`. If the key has a ghost already, the one that ends later stays.
     pub fn remember(&self, name: u128, ghost: Ghost, now: Nanos) {
         self.remember_if(name, ghost, now, || true);
     }
 
-    /// The same if `leaves` says so. Until its ghost is there, nobody finds that `name` has none.
+    /// The same if `leaves` returns `true`. It runs under the lock, so no reader finds `name` without a ghost in between.
     pub fn remember_if(
         &self,
         name: u128,
@@ -136,7 +136,7 @@ impl Ghosts {
         left
     }
 
-    /// Remembers `ghost` of `name` instead of what was remembered.
+    /// Makes `ghost` the ghost of `name`, whatever it was.
     pub fn replace(&self, name: u128, ghost: Ghost, now: Nanos) {
         let place = self.place(name);
         let _locks = self.lock(&place);
@@ -147,15 +147,15 @@ impl Ghosts {
     }
 
     /// Makes `ghost` the only one of its key.
-    fn write(&self, place: &Place, ghost: Ghost, now: Nanos) {
+    fn write(&self, place: &GhostPlace, ghost: Ghost, now: Nanos) {
         self.clear(place);
         let slot = self.free_slot(place, now).unwrap_or_else(|| {
             self.forgotten.fetch_add(1, Ordering::Relaxed);
-            // Any of them: whoever is denied most is not always the one that ends first.
+            // Any of them: the key that is denied most need not be the one that ends first.
             let nth = place.fingerprint as usize % (2 * GROUP);
             place.groups[nth / GROUP] * GROUP + nth % GROUP
         });
-        // Ordering: Relaxed, here and below. All is read and written under the lock of its group.
+        // Ordering: Relaxed, here and below. Every access happens under the lock of its group.
         self.marks[slot].store(place.fingerprint, Ordering::Relaxed);
         self.ends[slot].store(ghost.ends.get(), Ordering::Relaxed);
         if let Some(used) = self.used.get(slot) {
@@ -163,8 +163,8 @@ impl Ghosts {
         }
     }
 
-    /// Drops every mark of the key. One whose time has come may be in one group, and the ghost in the other.
-    fn clear(&self, place: &Place) {
+    /// Drops every mark of the key. An ended mark may be in one group, and the ghost in the other.
+    fn clear(&self, place: &GhostPlace) {
         for slot in place.slots() {
             if self.marks[slot].load(Ordering::Relaxed) == place.fingerprint {
                 self.marks[slot].store(0, Ordering::Relaxed);
@@ -172,10 +172,10 @@ impl Ghosts {
         }
     }
 
-    fn place(&self, name: u128) -> Place {
+    fn place(&self, name: u128) -> GhostPlace {
         let (salt, lower) = mixed(name, self.seeds);
         let spread = salt ^ lower;
-        Place {
+        GhostPlace {
             groups: [spread >> 32, spread].map(|bits| pick(bits, self.groups)),
             // Never 0, which is the mark of a free slot.
             fingerprint: (salt as u32).max(1),
@@ -183,10 +183,10 @@ impl Ghosts {
     }
 
     /// The right to read and change the groups of `place`.
-    fn lock(&self, place: &Place) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+    fn lock(&self, place: &GhostPlace) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
         let [mut first, mut second] = place.groups.map(|group| group % LOCKS);
         if first > second {
-            // Always in the same order, so that two who want both do not wait for each other.
+            // Always in the same order, so that two threads that want both do not wait for each other.
             (first, second) = (second, first);
         }
         let lock = |index: usize| {
@@ -197,16 +197,16 @@ impl Ghosts {
         (lock(first), (first != second).then(|| lock(second)))
     }
 
-    /// The slot with the key's fingerprint, unless its time has come.
-    fn slot_of(&self, place: &Place, now: Nanos) -> Option<usize> {
+    /// The slot with the key's fingerprint, unless that ghost has ended.
+    fn slot_of(&self, place: &GhostPlace, now: Nanos) -> Option<usize> {
         place.slots().find(|slot| {
             self.marks[*slot].load(Ordering::Relaxed) == place.fingerprint
                 && self.is_live(*slot, now)
         })
     }
 
-    /// A slot without a ghost that is still of use, in the emptier group.
-    fn free_slot(&self, place: &Place, now: Nanos) -> Option<usize> {
+    /// A slot without a live ghost, in the emptier group.
+    fn free_slot(&self, place: &GhostPlace, now: Nanos) -> Option<usize> {
         let free = |group: usize| slots(group).filter(move |slot| !self.is_live(*slot, now));
         let [home, other] = place.groups;
         let group = match free(other).count() > free(home).count() {
@@ -265,18 +265,18 @@ mod tests {
     #[test]
     fn a_ghost_never_says_less_than_what_was_used() {
         let ghosts = ghosts(100);
-        for (ends, told) in [
+        for (ends, found) in [
             (LATER, LATER),
             (LATER + 1, LATER + 1),
             (LATER - 1, LATER + 1),
         ] {
             ghosts.remember(name(1), ending(ends), NOW);
-            assert_eq!(ghosts.find(name(1), NOW), Some(ending(told)));
+            assert_eq!(ghosts.find(name(1), NOW), Some(ending(found)));
         }
     }
 
     #[test]
-    fn a_ghost_goes_when_its_time_has_come_or_when_it_is_dropped() {
+    fn a_ghost_is_gone_once_it_has_ended_or_was_dropped() {
         let ghosts = ghosts(100);
         ghosts.remember(name(1), ending(LATER), NOW);
         assert!(ghosts.find(name(1), Nanos::new(LATER - 1)).is_some());
@@ -288,9 +288,9 @@ mod tests {
         assert_eq!(ghosts.find(name(1), NOW), None, "as good as new");
     }
 
-    /// A key leaves again after its ghost's time has come, and finds room in its other group: the old mark is not in the way.
+    /// A key leaves again after its ghost has ended, and finds room in its other group: the old mark is not in the way.
     #[test]
-    fn a_ghost_that_was_there_before_does_not_hide_the_one_that_is() {
+    fn an_ended_ghost_does_not_hide_the_live_one() {
         let ghosts = ghosts(32);
         let again = Nanos::new(LATER);
         for round in 0..200_u64 {
@@ -334,7 +334,7 @@ mod tests {
         let found = found.count() as u64;
         assert!(found <= 3 * KEYS + 8, "{found}");
         assert_eq!(found + ghosts.forgotten(), 9 * KEYS);
-        // Room that nobody needs any more is taken first.
+        // Ended ghosts are replaced first.
         let (then, before) = (Nanos::new(LATER), ghosts.forgotten());
         for nth in 0..KEYS {
             ghosts.remember(name(nth), ending(2 * LATER), then);

@@ -1,7 +1,7 @@
 //! Buckets of rules whose algorithm is a level: GCRA, token bucket, leaky bucket. One word of the table is the whole state.
 //!
-//! A known key is a single change of one word. A new one takes the slow way: it may have a bucket under a former limit,
-//! may have left a ghost, and has to find a slot.
+//! A check of a key that is held changes one word. A new key takes longer: it may have a bucket under a former limit, it
+//! may have a ghost, and it needs a slot.
 
 use super::admission::{Admission, Stale, Trace};
 use super::exchange::{
@@ -9,7 +9,9 @@ use super::exchange::{
 };
 use super::news::NewsEffect;
 use super::subject::{Subject, decide_level};
-use super::table::{Booking, BucketState, EntryPermit, Size, TableKey, Taken, Tenancy, Touch};
+use super::table::{
+    Booking, BucketSize, BucketState, EntryPermit, MovedBucket, TableKey, Tenancy, Touch,
+};
 use super::{Buckets, KeyBucket, fold};
 use crate::engine::answer::Source;
 use crate::engine::snapshot::RuleState;
@@ -35,10 +37,10 @@ pub(in crate::engine) struct KnownKey<'a> {
 }
 
 impl Buckets {
-    /// Decides for a level key that is held and granted in full; `None` for all others.
+    /// Decides for a level key that is held and of which the pod grants the whole limit; `None` for all others.
     ///
-    /// Does what [`LevelBucket::admit`] does, without an `Admission`: nobody gives it back, and passing one on through
-    /// memory costs as much as the exchange itself.
+    /// Does what [`LevelBucket::admit`] does, without an `Admission`: nothing undoes this one, and to pass it through
+    /// memory would cost as much as the exchange itself.
     #[inline(always)]
     pub(in crate::engine) fn admit_known(
         &self,
@@ -52,7 +54,7 @@ impl Buckets {
         let slot = self.level.key(key.name, key.state.variant);
         let step = |tat, granted: Option<ShareCode>| match granted {
             None => (gcra::admit(key.limit, tat, moment.now, cost), Some(tat)),
-            // Of a key that is granted by share nothing is taken here: it goes the longer way.
+            // A key of which the pod grants only a share takes the longer way: nothing is taken here.
             Some(_) => (None, None),
         };
         let Touch::Held(Some(before), tenancy) = self.level.touch_granted(&slot, step) else {
@@ -107,7 +109,7 @@ impl<'t> LevelBucket<'t, '_> {
         self.buckets.note_level(state.id, *name, tenancy, cost);
     }
 
-    /// The admission of a check of a key that this pod grants by share. The first denial is a reason to report it at once.
+    /// The admission on a key of which this pod grants only a share. The first denial queues the key for a report.
     #[cold]
     fn admitted_by_share(&self, before: Nanos, tenancy: Tenancy<'t>, cost: Cells) -> Admission<'t> {
         let (after, standing) = self
@@ -144,25 +146,25 @@ impl<'t> LevelBucket<'t, '_> {
         }
         let now = subject.moment.now;
         let mitigated = self.buckets.mitigation(subject);
-        let former = self.take_former(&permit).map(|taken| Taken {
+        let former = self.take_former(&permit).map(|taken| MovedBucket {
             tat: taken.tat.max(mitigated.unwrap_or(taken.tat)),
             ..taken
         });
         let unheld = self.unheld_tat();
-        let opening = former.unwrap_or(Taken {
+        let opening = former.unwrap_or(MovedBucket {
             tat: unheld.max(mitigated.unwrap_or(unheld)),
             trigger: subject.state.opening(),
-            ..Taken::at(now)
+            ..MovedBucket::at(now)
         });
         let (after, standing) = subject.decide(opening.tat, cost);
-        // While the table is full, a key has to come twice to be let in.
+        // While the table is full, it lets a key in only when the key comes a second time.
         let is_full = table.held() >= table.keys_max();
         let first_sight = former.is_none() && unheld <= now && is_full;
         let enters = former.is_some() || mitigated.is_some() || (standing.allowed && !first_sight);
         let tat = if standing.allowed { after } else { opening.tat };
-        let entering = enters.then_some(Taken {
+        let entering = enters.then_some(MovedBucket {
             tat,
-            size: Size::of(subject.limit.capacity()),
+            size: BucketSize::of(subject.limit.capacity()),
             ..opening
         });
         let held = self.enter(&permit, key, entering, standing.allowed);
@@ -173,7 +175,7 @@ impl<'t> LevelBucket<'t, '_> {
         if opening.pending > Cells::ZERO
             && let Some((_, tenancy)) = &held
         {
-            // Under its former limit it may have passed its trigger already.
+            // Under its former limit the key may have passed its trigger already.
             let (rule, name) = (subject.state.id, subject.name);
             self.buckets.queue_level(rule, name, tenancy);
         }
@@ -199,16 +201,16 @@ impl<'t> LevelBucket<'t, '_> {
         })
     }
 
-    /// Lets the key enter, if it may, and counts how it got its slot. `is_allowed` says whether a check passes with it.
+    /// Lets the key enter, if it may, and counts how it got its slot. `is_allowed` says whether the check passes.
     fn enter(
         &self,
         permit: &EntryPermit<'_>,
         key: &TableKey,
-        entering: Option<Taken>,
+        entering: Option<MovedBucket>,
         is_allowed: bool,
     ) -> Option<(Nanos, Tenancy<'t>)> {
         let entrance = entering.map(|bucket| {
-            // Before it enters: once it is held it may have to leave again at once.
+            // Before it enters: once the key is held, it may have to leave again at once.
             self.buckets.level.forget_ghost(permit, key);
             let now = self.subject.moment.now;
             self.buckets.level.enter(permit, key, bucket, now)
@@ -220,8 +222,8 @@ impl<'t> LevelBucket<'t, '_> {
         entrance.and_then(|entrance| entrance.held)
     }
 
-    /// Takes out what is held or remembered of the key under a former limit, on the scale of this one.
-    fn take_former(&self, permit: &EntryPermit<'_>) -> Option<Taken> {
+    /// Takes out the bucket or the ghost of the key under a former limit, rescaled to the present one.
+    fn take_former(&self, permit: &EntryPermit<'_>) -> Option<MovedBucket> {
         let (table, subject) = (&self.buckets.level, self.subject);
         let now = subject.moment.now;
         subject.state.former.iter().find_map(|former| {
@@ -229,20 +231,20 @@ impl<'t> LevelBucket<'t, '_> {
             let remembered = || {
                 let tat = table.ghost(&key, now)?;
                 table.forget_ghost(permit, &key);
-                Some(Taken {
+                Some(MovedBucket {
                     trigger: subject.state.opening(),
-                    ..Taken::at(tat)
+                    ..MovedBucket::at(tat)
                 })
             };
             let taken = table.take(permit, &key).or_else(remembered)?;
-            Some(Taken {
+            Some(MovedBucket {
                 tat: former.rescaled(taken.tat, now, &subject.limit),
                 ..taken
             })
         })
     }
 
-    /// The TAT that a key which is not held has to be assumed to have.
+    /// The TAT that a key which is not held starts with.
     fn unheld_tat(&self) -> Nanos {
         let ghost = self
             .buckets
@@ -251,8 +253,8 @@ impl<'t> LevelBucket<'t, '_> {
         self.subject.unheld_tat(ghost)
     }
 
-    /// Gives back cells of a key that is not held. As of any that is only remembered, nobody knows whether they were
-    /// reported: the store hears nothing.
+    /// Refunds cells of a key that is not held, in its ghost. A ghost does not say which of its cells were reported, so the
+    /// store is asked to give back none.
     #[cold]
     fn refund_remembered(&self, price: Span) {
         let (table, now, key) = (&self.buckets.level, self.subject.moment.now, self.key());
@@ -264,7 +266,7 @@ impl<'t> LevelBucket<'t, '_> {
         }
     }
 
-    /// Moves the bucket to the TAT that `fold` makes of its own and of the price of what is pending.
+    /// Moves the bucket to the TAT that `fold` makes of its TAT and of the price of its pending cells.
     fn fold_tat(&self, fold: impl Fn(Nanos, Span) -> Nanos) {
         let (table, key) = (&self.buckets.level, &self.key());
         let _ = table.touch(key, |tat| {
@@ -322,7 +324,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
 
     fn give_back(&self, admission: &Admission<'_>, _cost: Cells) -> bool {
         match admission.trace {
-            // An empty bucket is as empty now as it was then, and `now` is a TAT nobody else has had.
+            // An empty bucket is as empty now as it was then, and `now` is a TAT that no other key has had.
             Trace::Slot {
                 tenancy,
                 before,
@@ -348,7 +350,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
         };
         let mut remembered = false;
         let touched = match table.touch(&key, step) {
-            // Its bucket may still be that of a former limit: a check of nothing brings it over.
+            // The bucket may still be that of a former limit: a check of no cells rescales it.
             Touch::Missing if !subject.state.former.is_empty() => {
                 remembered = subject.state.former.iter().any(|former| {
                     let former = table.key(subject.name, former.variant);
@@ -389,7 +391,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
         };
         let mut touched = table.touch(&key, step);
         if matches!(touched, Touch::Missing) {
-            // A check of nothing lets it enter.
+            // A check of no cells lets the key enter.
             let _ = self.admit(Cells::ZERO);
             touched = table.touch(&key, step);
         }
@@ -437,7 +439,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
             }
             Touch::Missing => false,
         };
-        // Under rules that were swapped meanwhile it cannot enter, and need not.
+        // If a reload has swapped the rules meanwhile, the key cannot enter, and need not.
         let is_set = set() || (self.admit(Cells::ZERO).is_ok() && set());
         if !is_set && full {
             let name = self.subject.name;
@@ -529,7 +531,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
         let level = self.subject.news_level(level.less(unsettled.price));
         let full = self.subject.is_full(level);
         let key = self.key();
-        // What is pending here is not in that level yet.
+        // That level does not include the pending cells of this pod yet.
         let pending = table.pending(&key).unwrap_or(Cells::ZERO);
         let ends = now
             .after(level)
@@ -568,7 +570,7 @@ impl<'t> KeyBucket<'t> for LevelBucket<'t, '_> {
         let taken = variants.filter_map(|variant| {
             let key = table.key(subject.name, variant);
             let taken = table.take(&permit, &key);
-            // Afterwards: until it is taken, it may have to leave and be remembered.
+            // Afterwards: until the key is taken out, it may be evicted and leave a ghost.
             table.forget_ghost(&permit, &key);
             taken
         });

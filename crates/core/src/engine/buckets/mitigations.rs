@@ -1,7 +1,7 @@
-//! Keys that the fleet is known to deny and that this pod has never been asked for.
+//! Mitigations of keys that this pod does not hold: the fleet denies them, and no check has asked this pod for them yet.
 //!
-//! A mitigation of a key that has a bucket is in its bucket. For others it waits here until the first check, so that a
-//! pod does not admit what all the others already deny. Bounded: the soonest to end leaves first.
+//! A key that has a bucket has its mitigation there. For the others it waits here until the first check, so that this pod
+//! does not admit what all other pods already deny. Bounded: the mitigation that ends first leaves first.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use crate::pure::Nanos;
 /// The table. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct Mitigations {
-    held: Mutex<Held>,
-    /// How many are held, where it can be read without the lock: mostly none.
+    held: Mutex<MitigationIndex>,
+    /// The number of mitigations, readable without the lock: mostly 0.
     count: AtomicUsize,
     keys_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct MitigationIndex {
     ends: HashMap<u128, Nanos>,
     soonest: BTreeSet<(Nanos, u128)>,
 }
@@ -34,13 +34,13 @@ impl Mitigations {
         }
     }
 
-    /// How many are held.
+    /// The number of mitigations.
     pub fn count(&self) -> usize {
-        // Ordering: Relaxed. Whoever misses one that just came is as early as if it had asked before.
+        // Ordering: Relaxed. A check that misses one which just came is like a check that ran a little earlier.
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Remembers that `name` is denied until its level has fallen, at `ends`.
+    /// Notes that the fleet denies `name` until its level has fallen, at `ends`.
     pub fn put(&self, name: u128, ends: Nanos, now: Nanos) {
         let mut held = self.lock();
         held.drop_ended(now);
@@ -58,7 +58,7 @@ impl Mitigations {
         self.count.store(held.ends.len(), Ordering::Relaxed);
     }
 
-    /// The TAT of `name`, if it is known to be denied.
+    /// The TAT of `name`, if the fleet denies it.
     pub fn get(&self, name: u128, now: Nanos) -> Option<Nanos> {
         if self.count() == 0 {
             return None;
@@ -70,7 +70,7 @@ impl Mitigations {
             .filter(|ends| *ends > now)
     }
 
-    /// Forgets those that have ended.
+    /// Drops mitigations that have ended.
     pub fn drop_ended(&self, now: Nanos) {
         if self.count() > 0 {
             let mut held = self.lock();
@@ -79,7 +79,7 @@ impl Mitigations {
         }
     }
 
-    /// Forgets `name`: it has a bucket now, or was reset.
+    /// Drops the mitigation of `name`: it has a bucket now, or was reset.
     pub fn remove(&self, name: u128) {
         if self.count() > 0 {
             let mut held = self.lock();
@@ -88,12 +88,12 @@ impl Mitigations {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Held> {
+    fn lock(&self) -> MutexGuard<'_, MitigationIndex> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
+impl MitigationIndex {
     fn remove(&mut self, name: u128) {
         if let Some(ends) = self.ends.remove(&name) {
             self.soonest.remove(&(ends, name));
@@ -116,7 +116,7 @@ mod tests {
     const NOW: Nanos = Nanos::new(10);
 
     #[test]
-    fn the_soonest_to_end_leaves_first() {
+    fn the_mitigation_that_ends_first_leaves_first() {
         let table = Mitigations::new(2);
         for (name, ends) in [(1, 30), (2, 20), (3, 40)] {
             table.put(name, Nanos::new(ends), NOW);

@@ -2,14 +2,14 @@
 //!
 //! | kind | for | state |
 //! |---|---|---|
-//! | `level.rs` | GCRA, token bucket, leaky bucket | one word of `table.rs` |
+//! | `level.rs` | GCRA, token bucket, leaky bucket | one word of `table` |
 //! | `window.rs` | fixed window, sliding window, sliding log | counts in `window_map.rs` |
 //! | `caller.rs` | limits that callers supply | a TAT and its price in `caller_map.rs` |
 //!
 //! [`KeyBucket`] is what a kind has to do, [`Bucket`] is a key's bucket of any kind. A new kind is a file that implements
 //! the trait, a variant of [`Bucket`], and one line wherever this file matches: docs/decisions/0022-kinds-of-buckets.md.
 //!
-//! Keys that leave a full table are remembered by `ghosts.rs`; keys that only the fleet knows of, by `mitigations.rs`.
+//! `ghosts.rs` remembers keys that left a full table; `mitigations.rs` remembers keys that only the fleet knows.
 
 mod admission;
 mod caller;
@@ -25,6 +25,7 @@ mod striped_map;
 mod subject;
 pub mod table;
 mod window;
+mod window_entry;
 mod window_map;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,12 +52,12 @@ use caller::CallerBucket;
 use caller_map::CallerMap;
 use level::LevelBucket;
 use mitigations::Mitigations;
-use news::Change;
+use news::BucketChange;
 use table::{BucketState, Table};
 use window::WindowBucket;
 use window_map::WindowMap;
 
-/// Of the keys that are held, one in so many may be known only as denied by the fleet.
+/// One mitigation of a key without a bucket for so many keys that are held.
 const MITIGATIONS_PART: usize = 16;
 
 /// The buckets, and what every kind shares. All methods may be called from any thread.
@@ -68,75 +69,75 @@ pub(super) struct Buckets {
     mitigations: Mitigations,
     /// The version of the rules in force. A key enters only under these.
     version: AtomicU64,
-    /// Keys that want a round.
+    /// Keys that wait for a round of the sync.
     pub(super) sync_queue: SyncQueue,
-    /// What was charged although it was denied, since the sync last asked.
+    /// Cells that were charged although they were denied, since the sync last took them.
     pub(super) charges: Charges,
     pub(super) stats: Stats,
 }
 
 /// What a bucket does, whatever its kind. `'t` is the lifetime of the tables.
 pub(super) trait KeyBucket<'t> {
-    /// Takes `cost` cells if they are there.
+    /// Takes `cost` cells if the bucket has room for them.
     fn admit(&self, cost: Cells) -> Result<Admission<'t>, Stale>;
     /// How a check of `cost` would stand. Changes nothing.
     fn look(&self, cost: Cells) -> (Standing, Source);
-    /// Notes what an admission took for the store.
+    /// Notes the cells of an admission as pending.
     fn note_admitted(&self, admission: &Admission<'_>, cost: Cells);
-    /// Undoes an admission. `false` if the bucket has changed since.
+    /// Undoes an admission. `false` if the bucket has changed since then.
     fn give_back(&self, admission: &Admission<'_>, cost: Cells) -> bool;
     /// Gives back cells that a caller refunds, as far as they are used.
     fn refund(&self, cost: Cells) -> RefundOutcome;
-    /// Charges `cost` cells whether or not they are there, and says how many are booked.
+    /// Charges `cost` cells, whether or not there is room. Returns how many it booked.
     fn charge(&self, cost: Cells) -> Cells;
-    /// Moves the bucket to what the store said: the store decides this key.
+    /// Moves the bucket to the state of the store, which decides this key.
     fn follow(&self, state: StoreState);
-    /// How a check of `cost` stands by what the store said.
+    /// How a check of `cost` stands by the state of the store.
     fn standing_in_store(&self, state: StoreState, cost: Cells) -> Standing;
-    /// Makes sure that the store can be asked for the key.
+    /// Lets the key enter, if the sync could not ask the store for it otherwise.
     fn hold(&self) {}
 
-    /// Collects the pending cells for a batch. The key keeps its place until it lands. `None` if it is not held.
+    /// Collects the pending cells for a batch. The key keeps its place until the batch lands. `None` if it is not held.
     fn freeze(&self) -> Option<FrozenCells>;
     /// How full the key is without the cells that were just collected.
     fn known(&self, frozen: &FrozenCells) -> KnownUsage;
     /// Collects the pending cells, which go into no batch.
     fn take_silent(&self) -> SilentCells;
-    /// Collects the pending cells that are billed at their full price although the key is granted by share from now on.
+    /// Collects the pending cells that the store bills at their full price although this pod grants only a share from now on.
     fn take_priced(&self) -> SilentCells {
         self.take_silent()
     }
     /// The pending cells; `None` if the key is not held.
     fn pending(&self) -> Option<Cells>;
-    /// Where the bucket ends; `None` if it is not held, or has no TAT.
+    /// The TAT of the bucket; `None` if the key is not held, or has no TAT.
     fn tat(&self) -> Option<Nanos>;
     /// Ends a flight without an answer, and sets the trigger. `true` if the key wants a round already.
     fn land(&self, trigger: Trigger) -> bool;
     /// Ends a flight with an answer, and sets the trigger. `true` if the key wants a round already.
     fn fold(&self, answer: &StoreAnswer, trigger: Trigger) -> bool;
-    /// Takes in how a key stands since the store gave cells of it back, while nothing of it was in flight. The store has
-    /// yet to give back `refund_due` of that.
+    /// Folds the state of a key after the store gave cells of it back while nothing of it was in flight. The store has yet
+    /// to give back `refund_due`.
     fn fold_refund(&self, state: StoreState, anchor: Nanos, refund_due: Span);
-    /// Where the bucket is, for a flight that may outlive the key's rule.
+    /// The address of the bucket, for a flight that may outlive the key's rule.
     fn address(&self) -> BucketAddress;
 
-    /// Grants the key by `share` from now on, and ends its flight.
+    /// From now on this pod grants only `share` of the key. Ends the key's flight.
     fn grant_by_share(&self, share: ShareCode);
-    /// Whether the share that is granted has denied a check.
+    /// Whether the share that the pod grants has denied a check.
     fn is_share_denied(&self) -> bool;
     /// Whether more than half of the key is in use, as far as this pod knows.
     fn is_half_used(&self) -> bool;
     /// Raises the bucket to `tat`, if it is below.
     fn raise_tat(&self, tat: Nanos);
 
-    /// Takes in news that the fleet denies the key: its level, or how long its window lasts. `unsettled` refunds may
-    /// still be in that.
+    /// Takes in news that the fleet denies the key: its level, or how long its window lasts. That may still include
+    /// `unsettled` refunds.
     fn raise(&self, level: Span, unsettled: &ReportedCells) -> NewsEffect;
-    /// Lowers a TAT by what news moved it up, but no lower than where it ended `before`.
+    /// Lowers the TAT by what news raised it, but no lower than where it ended `before` the news.
     fn lower(&self, by: Span, before: Nanos);
-    /// Takes back cells that news counted in the window of this index.
+    /// Takes back cells that were counted in the window of this index because of news.
     fn uncount(&self, _index: u64, _cells: Cells) {}
-    /// Drops the bucket and its ghost, and says how many pending cells that loses.
+    /// Drops the bucket and its ghost. Returns the pending cells that are lost with it.
     fn forget(&self) -> Cells;
 }
 
@@ -278,13 +279,13 @@ impl Bucket<'_, '_> {
     /// Undoes what news changed.
     pub(super) fn undo_news(&self, news: &NewsChange) {
         match news.change {
-            Change::Level(by) => self.lower(by, news.before),
-            Change::Window(index, cells) => self.uncount(index, cells),
+            BucketChange::Level(by) => self.lower(by, news.before),
+            BucketChange::Window { index, cells } => self.uncount(index, cells),
         }
     }
 }
 
-/// How the buckets of a rule like `spec` are counted.
+/// The kind of the buckets of a rule with this `spec`.
 pub(super) const fn kind_of(spec: &RuleSpec) -> BucketKind {
     match spec.algorithm.is_windowed() {
         true => BucketKind::Window,
@@ -292,12 +293,12 @@ pub(super) const fn kind_of(spec: &RuleSpec) -> BucketKind {
     }
 }
 
-/// How the buckets of caller-supplied limits are counted.
+/// The kind of the buckets of caller-supplied limits.
 pub(super) const CALLER_KIND: BucketKind = BucketKind::Caller;
 
 impl Buckets {
-    /// Buckets for at most `keys_max` keys of each kind, under rules of that version. The seeds decide where keys are
-    /// placed and must not be guessable.
+    /// Buckets for at most `keys_max` keys of each kind, under rules of this version. The seeds place the keys and must not
+    /// be guessable.
     pub(super) fn new(keys_max: usize, seeds: [u64; 2], version: u64) -> Self {
         Self {
             level: Table::new(keys_max, seeds),
@@ -322,7 +323,7 @@ impl Buckets {
         }
     }
 
-    /// The limit that the last caller of a held key supplied; `None` where rules say the limit.
+    /// The limit that the last caller of a held key supplied; `None` where a rule says the limit.
     pub(super) fn caller_limit(&self, key: StoreKey) -> Option<Limit> {
         match key.kind {
             BucketKind::Caller => self.callers.limit(key.name),
@@ -330,7 +331,7 @@ impl Buckets {
         }
     }
 
-    /// Ends the flight of a bucket whose answer is not taken in. It wants to report its next cell.
+    /// Ends the flight of a bucket whose answer is of no use. Its next cell triggers a report.
     pub(super) fn release(&self, address: BucketAddress) {
         match address {
             BucketAddress::None => {}
@@ -344,7 +345,7 @@ impl Buckets {
         }
     }
 
-    /// Takes in that the fleet denies a key which is not held and whose limit is not known. `None` if its rule has gone.
+    /// Takes in news that the fleet denies a key without a bucket and without a known limit. `None` if its rule is gone.
     pub(super) fn raise_unheld(
         &self,
         key: StoreKey,
@@ -374,7 +375,7 @@ impl Buckets {
         self.stats.count(Stat::CellsReset, lost.get());
     }
 
-    /// Keys held, by kind as the metrics name it.
+    /// Keys held, by the name that metrics have for their kind.
     pub(super) fn held_by_kind(&self) -> [(&'static str, u64); 3] {
         [
             ("level", self.level.held()),
@@ -383,12 +384,12 @@ impl Buckets {
         ]
     }
 
-    /// Keys whose ghosts had to give way while they were in use.
+    /// Ghosts that were dropped while their keys were in use.
     pub(super) fn forgotten(&self) -> u64 {
         self.level.forgotten() + self.windows.forgotten() + self.callers.forgotten()
     }
 
-    /// The cells that are pending in all buckets.
+    /// The pending cells of all buckets.
     pub(super) fn pending(&self) -> Cells {
         self.level
             .pending_in_all()
@@ -396,12 +397,12 @@ impl Buckets {
             .plus(self.callers.pending_in_all())
     }
 
-    /// How many pods may each be silent about their even share of a caller-supplied limit; 0: none.
+    /// Sets how many pods may each be silent about their even share of a caller-supplied limit; 0: none.
     pub(super) fn set_silent_pods(&self, pods: u64) {
         self.callers.set_silent_pods(pods);
     }
 
-    /// Keys that are known only as denied by the fleet.
+    /// Keys without a bucket that the fleet denies.
     pub(super) fn mitigations_unseen(&self) -> usize {
         self.mitigations.count()
     }
@@ -416,9 +417,10 @@ impl Buckets {
         self.mitigations.remove(name);
     }
 
-    /// Says that the rules of `version` are in force. Whoever holds them may: nobody waits for the thread that reloads.
+    /// Says that the rules of `version` are in force. Any thread that has these rules may do so, and need not wait for the
+    /// thread that reloads.
     pub(super) fn announce(&self, version: u64) {
-        // Ordering: Release, after the snapshot: who sees the new version finds the new snapshot.
+        // Ordering: Release, after the snapshot: a thread that sees the new version finds the new snapshot.
         self.version.fetch_max(version, Ordering::Release);
     }
 
@@ -427,14 +429,14 @@ impl Buckets {
         self.version.load(Ordering::Acquire)
     }
 
-    /// The TAT of a key that is not held, if the fleet is known to deny it.
+    /// The TAT of a key that is not held, if the fleet denies it.
     fn mitigation(&self, subject: &Subject<'_>) -> Option<Nanos> {
         let now = subject.moment.now;
         let ends = self.mitigations.get(subject.name, now)?;
         Some(ends.min(now.after(subject.terms().level_max())))
     }
 
-    /// How a key that is not held stands, with the TAT it has to be assumed to have.
+    /// The state that a key which is not held starts with, at least at the TAT `unheld`.
     fn opening(&self, subject: &Subject<'_>, unheld: Nanos) -> BucketState {
         let mitigated = self.mitigation(subject);
         BucketState {
@@ -444,7 +446,7 @@ impl Buckets {
         }
     }
 
-    /// A key that is known only as denied by the fleet is denied for as long as the store says.
+    /// A key that only the fleet denies stays denied for as long as the store says.
     fn fold_mitigation(&self, subject: &Subject<'_>, answer: &StoreAnswer) {
         if self.mitigations.count() == 0 {
             return;

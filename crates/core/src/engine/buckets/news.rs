@@ -2,14 +2,14 @@
 
 use crate::pure::{Cells, Nanos, Span};
 
-/// What one piece of news changed.
+/// What one message changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum NewsEffect {
     /// Nothing: this pod knew as much.
     Nothing,
     /// The bucket ended at `from`, or would have been empty since, and ends at `to`.
     Level { from: Nanos, to: Nanos },
-    /// So many cells were counted in the window of this index, which still lasts for `left`.
+    /// The pod counted `cells` in the window of this index, which lasts for `left` more.
     Window {
         index: u64,
         cells: Cells,
@@ -26,26 +26,26 @@ impl NewsEffect {
     }
 }
 
-/// What several pieces of news changed together.
+/// What several messages changed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct NewsChange {
-    /// Where the bucket ended when the first of them was heard, or that moment if that is later.
+    /// Where the bucket ended when the first message came, or that moment if that is later.
     pub(in crate::engine) before: Nanos,
     /// When the change ends by itself.
     pub(in crate::engine) ends: Nanos,
-    pub(super) change: Change,
+    pub(super) change: BucketChange,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
-    /// A bucket was moved up by so much.
+pub(super) enum BucketChange {
+    /// The TAT was raised by this.
     Level(Span),
-    /// So many cells were counted in the window of this index.
-    Window(u64, Cells),
+    /// Cells were counted in the window of this index.
+    Window { index: u64, cells: Cells },
 }
 
 impl NewsChange {
-    /// `known`, if that still counts, and `effect`, which was heard at `now`. `None` if there is neither.
+    /// `known`, if there is one, together with `effect`, which came at `now`. `None` if there is neither.
     pub(in crate::engine) fn joined(
         known: Option<Self>,
         effect: NewsEffect,
@@ -55,32 +55,40 @@ impl NewsChange {
             NewsEffect::Nothing => known?,
             NewsEffect::Level { from, to } => {
                 let so_far = match known.map(|known| known.change) {
-                    Some(Change::Level(so_far)) => so_far,
-                    Some(Change::Window(..)) | None => Span::ZERO,
+                    Some(BucketChange::Level(so_far)) => so_far,
+                    Some(BucketChange::Window { .. }) | None => Span::ZERO,
                 };
                 Self {
                     before: known.map_or(from, |known| known.before),
                     ends: to,
-                    change: Change::Level(so_far.plus(to.since(from))),
+                    change: BucketChange::Level(so_far.plus(to.since(from))),
                 }
             }
             NewsEffect::Window { index, cells, left } => {
                 let so_far = match known.map(|known| known.change) {
-                    Some(Change::Window(counted_in, so_far)) if counted_in == index => so_far,
-                    Some(Change::Window(..) | Change::Level(_)) | None => Cells::ZERO,
+                    Some(BucketChange::Window {
+                        index: counted_in,
+                        cells: so_far,
+                    }) if counted_in == index => so_far,
+                    Some(BucketChange::Window { .. } | BucketChange::Level(_)) | None => {
+                        Cells::ZERO
+                    }
                 };
                 Self {
                     before: now,
                     ends: now.after(left),
-                    change: Change::Window(index, so_far.plus(cells)),
+                    change: BucketChange::Window {
+                        index,
+                        cells: so_far.plus(cells),
+                    },
                 }
             }
         })
     }
 
-    /// Whether it has to be undone before an answer of the store is folded. A level is replaced by the answer; a window
-    /// adds the answer to what it counted.
+    /// Whether the pod has to undo the change before it folds an answer. An answer replaces a level; a window adds the
+    /// answer to what it counted.
     pub(in crate::engine) const fn is_undone_before_answer(&self) -> bool {
-        matches!(self.change, Change::Window(..))
+        matches!(self.change, BucketChange::Window { .. })
     }
 }

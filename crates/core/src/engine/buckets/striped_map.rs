@@ -1,8 +1,9 @@
-//! Keys whose state does not fit one word: many small shards, each with its lock.
+//! A map of keys whose state does not fit one word: many small stripes, each with a lock.
 //!
-//! A key takes a lock, for some tens of nanoseconds and shared with few others. A shard is meant for [`STRIPE_KEYS`]
-//! keys and holds at most [`STRIPE_KEYS_MAX`], as chance spreads them: no key waits for a large move. When there is no room,
-//! the key in the shard that is missed least leaves. Of one that is in use a ghost stays (`ghosts.rs`).
+//! Every access takes the lock of one stripe, for some tens of nanoseconds, and few keys share it. A stripe is sized for
+//! [`STRIPE_KEYS`] keys and holds at most [`STRIPE_KEYS_MAX`], because hashing spreads keys unevenly; it grows in small
+//! chunks, so no key waits for a large move. When a stripe has no room, the key with the lowest [`EvictionRank`] leaves. If
+//! that key is in use, a ghost remembers it (`ghosts.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,23 +14,23 @@ use super::ghosts::{Ghost, Ghosts};
 use super::placement::{pick, spread};
 use crate::pure::{Cells, Nanos, Span};
 
-/// Keys of one shard when the table is full and they are spread evenly.
+/// Keys of one stripe when the map is full and the keys are spread evenly.
 const STRIPE_KEYS: usize = 768;
-/// The most keys of one shard. So many are there by chance in one shard of half a million.
+/// The most keys of one stripe. By chance, one stripe of half a million has so many.
 const STRIPE_KEYS_MAX: usize = 896;
-/// A shard grows by so many keys, which are never moved for that: room that is not used yet is small beside what is.
+/// A stripe grows by so many keys at a time and moves none of them: unused room stays small beside used room.
 const CHUNK: usize = 32;
 
 /// How a key got its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// There was room, or it needed none.
+    /// There was room, or the key needed none.
     Free,
-    /// A key left that was as good as new. What was not told of it is lost.
+    /// A key left that was as good as new. Its unreported cells are lost.
     Settled(Cells),
-    /// A key left that was in use. That is remembered; what was not told of it is lost.
+    /// A key left that was in use. A ghost remembers it; its unreported cells are lost.
     InUse(Cells),
-    /// It was not let in. What it has used is remembered.
+    /// The key was not let in. A ghost remembers what it used.
     Nowhere,
 }
 
@@ -38,31 +39,42 @@ pub enum Room {
 pub enum Admittance {
     /// It gets one, if need be at the cost of another key.
     Sure,
-    /// While the table is full, it gets one when it comes a second time.
+    /// While the map is full, it gets one when it comes a second time.
     IfKnown,
 }
 
-/// How much a key would be missed; the least leaves first. Whether it is in use, how much of its limit, for how long.
+/// A key that asks for a place in its stripe.
+#[derive(Debug)]
+pub struct NewKey<V> {
+    /// Its name.
+    pub name: u128,
+    /// What the map keeps of it.
+    pub kept: V,
+    /// How it asks.
+    pub admittance: Admittance,
+}
+
+/// The order in which keys leave; the lowest leaves first. Whether the key is in use, how much of its limit, for how long.
 pub type EvictionRank = (bool, u128, Span);
 
-/// What is kept of a key. `now` is on the time line that the keys of the table share.
+/// What the map keeps of a key. `now` is on the time line that all keys of the map share.
 pub trait Evictable {
-    /// Cells that the store has not been told of.
+    /// Cells that the pod has not reported.
     fn pending(&self) -> Cells;
-    /// Whether some are on their way: it keeps its place until they have landed.
+    /// Whether cells of it are in flight: it keeps its place until they land.
     fn is_in_flight(&self) -> bool;
-    /// How much it would be missed.
-    fn missed(&self, now: Nanos) -> EvictionRank;
-    /// What has to be remembered of it; `None` if it is as good as new.
+    /// When it leaves, compared with others.
+    fn rank(&self, now: Nanos) -> EvictionRank;
+    /// Its ghost; `None` if it is as good as new.
     fn ghost(&self, now: Nanos) -> Option<Ghost>;
 }
 
-/// The keys of one shard, by name.
+/// The keys of one stripe, by name.
 #[derive(Debug)]
 pub struct Stripe<V> {
-    /// Without gaps, and all but the last chunk full: a map of them would be a third or more empty.
+    /// Without gaps, and every chunk full but the last: a hash map of the values would be a third or more empty.
     chunks: Vec<Vec<(u128, V)>>,
-    /// Where in `chunks` each is.
+    /// The place of each key in `chunks`.
     places: HashTable<u16>,
     seeds: [u64; 2],
 }
@@ -76,13 +88,13 @@ impl<V> Stripe<V> {
         }
     }
 
-    /// What is kept of `name`.
+    /// The value of `name`.
     pub fn get(&self, name: u128) -> Option<&V> {
         let place = self.place(name)?;
         Some(&at(&self.chunks, place).1)
     }
 
-    /// The same, to change it.
+    /// The value of `name`, to change it.
     pub fn get_mut(&mut self, name: u128) -> Option<&mut V> {
         let place = usize::from(self.place(name)?);
         Some(&mut self.chunks[place / CHUNK][place % CHUNK].1)
@@ -104,7 +116,7 @@ impl<V> Stripe<V> {
     /// Adds a key that is not there.
     fn insert(&mut self, name: u128, kept: V) {
         let Ok(place) = u16::try_from(self.len()) else {
-            unreachable!("a shard has fewer keys");
+            unreachable!("a stripe has fewer keys");
         };
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => last.push((name, kept)),
@@ -119,7 +131,7 @@ impl<V> Stripe<V> {
         self.places.insert_unique(hash(name, seeds), place, hash_at);
     }
 
-    /// Takes a key out. The last one takes its place.
+    /// Takes a key out. The last key moves to its place.
     fn remove(&mut self, name: u128) -> Option<V> {
         let is_it = |place: &u16| at(&self.chunks, *place).0 == name;
         let entry = self.places.find_entry(hash(name, self.seeds), is_it);
@@ -148,7 +160,7 @@ fn at<V>(chunks: &[Vec<(u128, V)>], place: u16) -> &(u128, V) {
     &chunks[place / CHUNK][place % CHUNK]
 }
 
-/// The table. All methods may be called from any thread.
+/// The map. All methods may be called from any thread.
 #[derive(Debug)]
 pub struct StripedMap<V> {
     stripes: Box<[Mutex<Stripe<V>>]>,
@@ -159,8 +171,8 @@ pub struct StripedMap<V> {
 }
 
 impl<V: Evictable> StripedMap<V> {
-    /// A table for as many keys as `ghosts` is made for, `keys_max`. The seeds decide who shares a shard and must not be
-    /// guessable.
+    /// A map of at most `keys_max` keys, for which `ghosts` is made too. The seeds decide which keys share a stripe and must
+    /// not be guessable.
     pub fn new(keys_max: usize, seeds: [u64; 2], ghosts: Ghosts) -> Self {
         let stripes = keys_max.div_ceil(STRIPE_KEYS).max(1);
         Self {
@@ -176,32 +188,31 @@ impl<V: Evictable> StripedMap<V> {
 
     /// Keys held.
     pub fn held(&self) -> u64 {
-        // Ordering: Relaxed. A number for people, and to tell whether the table is full.
+        // Ordering: Relaxed. A number for people, and to see whether the map is full.
         self.held.load(Ordering::Relaxed)
     }
 
-    /// The shard of the key `name`.
+    /// The stripe of the key `name`, locked.
     pub fn of(&self, name: u128) -> MutexGuard<'_, Stripe<V>> {
         let bits = spread(name, self.seeds) >> 32;
         lock(&self.stripes[pick(bits, self.stripes.len() as u64)])
     }
 
-    /// Puts a new key into its shard, and says at whose cost. From then on its ghost is what it was before, if it had one.
-    pub fn put(
-        &self,
-        stripe: &mut Stripe<V>,
-        (name, kept): (u128, V),
-        entry: Admittance,
-        now: Nanos,
-    ) -> Room {
-        let room =
-            match entry == Admittance::IfKnown && self.is_full() && self.ghost(name, now).is_none()
-            {
-                true => Room::Nowhere,
-                false => self.make_room(stripe, now),
-            };
+    /// Puts a key that is not held into its stripe. Returns how it got its place. If it got one, its ghost is dropped.
+    pub fn put(&self, stripe: &mut Stripe<V>, new: NewKey<V>, now: Nanos) -> Room {
+        let NewKey {
+            name,
+            kept,
+            admittance,
+        } = new;
+        let first_sight =
+            admittance == Admittance::IfKnown && self.is_full() && self.ghost(name, now).is_none();
+        let room = match first_sight {
+            true => Room::Nowhere,
+            false => self.make_room(stripe, now),
+        };
         if room == Room::Nowhere {
-            // What it is now was made of the ghost that it has, if any, and may end when that does.
+            // The new state started from the key's ghost, if it had one, and may end when that ghost does.
             self.set_ghost(name, kept.ghost(now), now);
         } else {
             self.ghosts.forget(name);
@@ -210,12 +221,12 @@ impl<V: Evictable> StripedMap<V> {
         room
     }
 
-    /// What is remembered of a key that is not held.
+    /// The ghost of a key that is not held.
     pub fn ghost(&self, name: u128, now: Nanos) -> Option<Ghost> {
         self.ghosts.find(name, now)
     }
 
-    /// Makes `ghost` what is remembered of a key that is not held. Its shard is held by the caller.
+    /// Sets the ghost of a key that is not held. The caller holds the lock of the key's stripe.
     pub fn set_ghost(&self, name: u128, ghost: Option<Ghost>, now: Nanos) {
         match ghost {
             Some(ghost) => self.ghosts.replace(name, ghost, now),
@@ -223,12 +234,12 @@ impl<V: Evictable> StripedMap<V> {
         }
     }
 
-    /// Keys whose ghosts had to give way while they were in use.
+    /// Ghosts that were dropped while their keys were in use.
     pub fn forgotten(&self) -> u64 {
         self.ghosts.forgotten()
     }
 
-    /// Drops the key and its ghost, and says what was not told of it.
+    /// Drops the key and its ghost. Returns the pending cells, which are lost.
     pub fn remove(&self, name: u128) -> Cells {
         let mut stripe = self.of(name);
         self.ghosts.forget(name);
@@ -241,19 +252,19 @@ impl<V: Evictable> StripedMap<V> {
         }
     }
 
-    /// What was not told of the key; `None` if it is not held.
+    /// The pending cells of the key; `None` if it is not held.
     pub fn pending(&self, name: u128) -> Option<Cells> {
         self.of(name).get(name).map(Evictable::pending)
     }
 
-    /// What was not told of all keys.
+    /// The pending cells of all keys.
     pub fn pending_in_all(&self) -> Cells {
-        let of_shard = |stripe: &Mutex<Stripe<V>>| {
+        let of_stripe = |stripe: &Mutex<Stripe<V>>| {
             let stripe = lock(stripe);
             let pending = stripe.iter().map(|(_, kept)| kept.pending());
             pending.fold(Cells::ZERO, Cells::plus)
         };
-        let stripes = self.stripes.iter().map(of_shard);
+        let stripes = self.stripes.iter().map(of_stripe);
         stripes.fold(Cells::ZERO, Cells::plus)
     }
 
@@ -267,10 +278,10 @@ impl<V: Evictable> StripedMap<V> {
         }
     }
 
-    /// Room for one key more. If need be, the key that is missed least leaves.
+    /// Makes room for one more key. If need be, the key with the lowest rank leaves.
     fn make_room(&self, stripe: &mut Stripe<V>, now: Nanos) -> Room {
         let one_more = |held| (held < self.keys_max).then_some(held + 1);
-        // Ordering: Relaxed; see `held`. Counted before the key is there, so the bound is never passed.
+        // Ordering: Relaxed; see `held`. The key is counted before it is there, so the map never exceeds its bound.
         let relaxed = Ordering::Relaxed;
         if stripe.len() < STRIPE_KEYS_MAX
             && self.held.fetch_update(relaxed, relaxed, one_more).is_ok()
@@ -278,9 +289,7 @@ impl<V: Evictable> StripedMap<V> {
             return Room::Free;
         }
         let may_leave = stripe.iter().filter(|(_, kept)| !kept.is_in_flight());
-        let least = may_leave
-            .map(|(name, kept)| (kept.missed(now), *name))
-            .min();
+        let least = may_leave.map(|(name, kept)| (kept.rank(now), *name)).min();
         let Some(((in_use, _, _), name)) = least else {
             return Room::Nowhere;
         };
@@ -297,7 +306,7 @@ impl<V: Evictable> StripedMap<V> {
     }
 }
 
-/// Other bits first than those that pick a shard.
+/// Begins with other bits than those that pick a stripe.
 fn hash(name: u128, seeds: [u64; 2]) -> u64 {
     spread(name, seeds).rotate_left(32)
 }
@@ -311,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_is_a_map() {
+    fn a_stripe_is_a_map() {
         let mut stripe = Stripe::new([3, 5]);
         let mut expected = std::collections::BTreeMap::new();
         for step in 0..20_000_u64 {

@@ -2,7 +2,7 @@
 
 use super::exchange::StoreAnswer;
 use super::table::BucketState;
-use super::window_map::WindowKey;
+use super::window_entry::WindowKey;
 use crate::engine::answer::Source;
 use crate::engine::snapshot::RuleState;
 use crate::pure::algorithm::{gcra, leaky_bucket, token_bucket};
@@ -34,7 +34,7 @@ impl Subject<'_> {
         }
     }
 
-    /// What it is counted under in the store.
+    /// The terms under which the store counts the key.
     pub(in crate::engine) fn terms(&self) -> Terms {
         match self.rule.spec.algorithm {
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
@@ -121,15 +121,15 @@ impl Subject<'_> {
         level.plus(level) > self.limit.capacity()
     }
 
-    /// The TAT that a key which is not held has to be assumed to have, with a ghost at that TAT, if any.
+    /// The TAT that a key which is not held starts with: that of its ghost, if it has one.
     pub(super) fn unheld_tat(&self, ghost: Option<Nanos>) -> Nanos {
         let now = self.moment.now;
-        // It may be another key's, of a longer limit.
+        // The ghost may be that of another key with a longer limit.
         let most = now.after(self.terms().level_max());
         ghost.map_or(now, |tat| tat.min(most))
     }
 
-    /// As much of a published level as this pod takes in.
+    /// The part of a published level that this pod takes in.
     pub(super) fn news_level(&self, level: Span) -> Span {
         let rarest = Span::nanos(u64::MAX);
         level.min(self.terms().published_every(rarest).level_max())
@@ -185,7 +185,7 @@ impl Subject<'_> {
         )
     }
 
-    /// Who says how a key at `tat` stands. A level above capacity came from the fleet, unless this pod charges debt itself.
+    /// The source of a decision on a key at `tat`. A level above capacity came from the fleet, unless the rule charges debt.
     pub(super) fn source(&self, tat: Nanos, mitigated: bool) -> Source {
         let is_debt = gcra::level(tat, self.moment.now) > self.limit.capacity();
         match mitigated || (is_debt && !self.rule.spec.count_rejected) {

@@ -8,7 +8,8 @@ use super::news::NewsEffect;
 use super::striped_map::Room;
 use super::subject::Subject;
 use super::table::Booking;
-use super::window_map::{Grant, WindowAdmission, WindowCounts, WindowReport};
+use super::window_entry::{Grant, WindowAdmission};
+use super::window_map::{WindowCounts, WindowReport};
 use super::{Buckets, KeyBucket};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
@@ -23,7 +24,7 @@ pub(in crate::engine) struct WindowBucket<'t, 's> {
 }
 
 impl WindowBucket<'_, '_> {
-    /// What a key that is not held has to be assumed to have used, beside what its ghost remembers.
+    /// The cells that a key which is not held starts with, beside those of its ghost.
     fn opening(&self) -> Cells {
         let Subject { name, moment, .. } = self.subject;
         match self.buckets.mitigations.get(*name, moment.now) {
@@ -46,7 +47,7 @@ impl WindowBucket<'_, '_> {
         }
     }
 
-    /// Which window of the key is over in `left`, by the store's clock.
+    /// The window of the key that ends in `left`, by the store's clock.
     fn index_ending_in(&self, left: Span) -> u64 {
         window_index(
             self.subject.moment.unix.plus(left),
@@ -109,7 +110,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         let (map, key) = (&self.buckets.windows, self.subject.window());
         let Subject { name, moment, .. } = self.subject;
         if self.buckets.mitigations.get(*name, moment.now).is_some() && !map.holds(&key) {
-            // The charge lets it enter: from then on its own count has to deny it.
+            // The charge lets the key enter. From then on its own count has to deny it.
             self.buckets.stats.room(map.mirror_full(&key));
         }
         let room = map.charge(&key, cost);
@@ -145,7 +146,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         }
     }
 
-    /// The bucket follows the store, so it says the same.
+    /// The bucket follows the store, so both say the same.
     fn standing_in_store(&self, _state: StoreState, cost: Cells) -> Standing {
         self.look(cost).0
     }
@@ -173,7 +174,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         SilentCells::of(self.buckets.windows.take_silent(self.subject.name))
     }
 
-    /// A window bills by its counts, whatever this pod grants: they stay pending.
+    /// The store bills a window by its counts, whatever this pod grants: the cells stay pending.
     fn take_priced(&self) -> SilentCells {
         SilentCells::default()
     }
@@ -222,7 +223,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
                 true => current.less(due.cells),
                 false => current,
             },
-            // What was admitted in the window before is counted there.
+            // The store counts cells of the window before in that window.
             own: match admitted_at.whole(window).get() == index {
                 true => cells,
                 false => Cells::ZERO,
@@ -232,15 +233,15 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         self.buckets.windows.land(&key, trigger, Some(report))
     }
 
-    /// A window learns of a refund with its next round.
+    /// A window learns of a refund with its next report.
     fn fold_refund(&self, _state: StoreState, _anchor: Nanos, _refund_due: Span) {}
 
     fn raise(&self, left: Span, unsettled: &ReportedCells) -> NewsEffect {
         if unsettled.cells > Cells::ZERO {
-            return NewsEffect::Nothing; // the answer to the refund says how the window stands
+            return NewsEffect::Nothing; // the store's answer to the refund will say how the window stands
         }
         let index = self.index_ending_in(left);
-        // By our clock that window may be over already: nothing is known of the one we are in.
+        // By this pod's clock that window may be over already, and the news says nothing of the present one.
         if index != self.index_now() {
             return NewsEffect::Nothing;
         }
@@ -275,7 +276,7 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
     }
 }
 
-/// Which window ends at `ends`, as the store sees it: its clock and ours are not far apart, so the nearest end is meant.
+/// The window that ends at `ends` by the store's clock. The two clocks are not far apart, so the nearest end is meant.
 fn window_index(ends: Span, window: Span) -> u64 {
     let half = Span::nanos(window.get() / 2);
     ends.plus(half).whole(window).get().saturating_sub(1)

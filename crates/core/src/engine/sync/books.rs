@@ -1,15 +1,14 @@
-//! The books of a pod: where each cell is that it admitted and that the store is to hear of.
+//! The books of a pod: where each cell is that it admitted under a rule that it reports.
 //!
-//! All places are counted at one moment, so that they add up: a cell that moves on between two looks would be counted
-//! twice or not at all.
+//! The sync counts all places at one moment, so that they add up: a cell that moves between two looks would be counted
+//! twice or not at all. Each admitted cell is reported at most once and is always accounted for.
 
 use super::PodSync;
 use crate::engine::Engine;
 use crate::engine::stats::{Stat, Stats};
 use crate::pure::Cells;
 
-/// Where every cell is, at one moment. What is lost without what was found, and the other places, add up to all cells
-/// that were admitted.
+/// Where every cell is, at one moment. All places, with `lost` less `found`, add up to the cells that were admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// The store has them.
@@ -18,29 +17,29 @@ pub struct Books {
     pub in_flight: Cells,
     /// In buckets, or between a bucket and a batch.
     pub pending: Cells,
-    /// Kept back by silence.
+    /// Not reported, because the pod was silent about their key.
     pub silent: Cells,
-    /// No store will hear of them, for whatever reason.
+    /// The store will never have them, for any reason but silence.
     pub lost: Cells,
     /// Counted as lost, and the store has them after all.
     pub found: Cells,
 }
 
-/// Cells that no store will hear of, beside those of keys that had to leave.
+/// Cells that the store will never have, beside those of evicted keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// The store had them and lost them, and they are no longer kept.
+    /// The store lost them, and the pod no longer keeps them for a replay.
     pub store: Cells,
     /// Their key was reset.
     pub reset: Cells,
     /// Their rule is gone.
     pub rule: Cells,
-    /// More keys wanted to be told than are kept in mind.
+    /// More keys wanted a report than the sync tracks.
     pub crowd: Cells,
 }
 
 impl Loss {
-    /// All cells that no store will hear of, by reason.
+    /// All cells that the store will never have, by reason.
     pub fn by_reason(&self, stats: &Stats) -> [(&'static str, u64); 8] {
         let reset = stats.total(Stat::CellsReset);
         [
@@ -57,8 +56,8 @@ impl Loss {
 }
 
 impl PodSync {
-    /// The books as they are now. Looks through all buckets, from which only the rounds take cells out to report them:
-    /// checks that run meanwhile add some.
+    /// The books as they are now. Looks through all buckets. Only the sync takes cells out of them to report them; checks
+    /// that run meanwhile add some.
     pub(super) fn books(&self, engine: &Engine) -> Books {
         let books = self.lanes.iter().map(|lane| &lane.book);
         let unsent = self.keys.values().map(|key_sync| key_sync.unsent.gross);

@@ -1,4 +1,4 @@
-//! What people are shown of the sync: totals, and figures that all keys are looked through for.
+//! The figures of the sync for people: totals, and counts over all keys.
 
 use std::collections::HashMap;
 
@@ -8,26 +8,26 @@ use crate::engine::Engine;
 use crate::pure::sync::{Call, Circuit, Delta, StoreState};
 use crate::pure::{Cells, Nanos, Span};
 
-/// How often the figures are shown, and how often those are taken for which all keys are looked through.
+/// How often the sync shows its figures, and how often it looks through all keys for some of them.
 const SHOWN_EVERY: Span = Span::nanos(50_000_000);
 const KEYS_COUNTED_EVERY: Span = Span::seconds(1);
 
-/// Why a key was told.
+/// Why the pod reported a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Its pending cells had reached the trigger.
     Trigger,
-    /// It had waited for as long as cells may.
+    /// Its cells had waited as long as cells may.
     Interval,
     /// This pod used more than its even share.
     Share,
-    /// Another pod did.
+    /// Another pod used more than its even share.
     Live,
-    /// The fleet denies it: the last cells go.
+    /// The fleet denies it: the pod reports its last cells.
     Mitigation,
     /// The pod stops.
     Drain,
-    /// A check was denied because of news, which only the store can confirm.
+    /// News denied a check, and the pod asks the store to confirm it.
     Confirm,
 }
 
@@ -62,7 +62,7 @@ impl Reason {
 pub struct RoundEnds {
     /// The store has the batch.
     pub settled: u64,
-    /// No answer, or not one.
+    /// The store gave no valid answer.
     pub returned: u64,
     /// The store had lost something, or has it again.
     pub replayed: u64,
@@ -75,14 +75,14 @@ pub struct ShardState {
     pub number: usize,
     /// Its circuit breaker.
     pub circuit: Circuit,
-    /// Whether rules go by their fallback.
+    /// Whether the rules use their fallback.
     pub partitioned: bool,
     /// When it last answered.
     pub last_success: Option<Nanos>,
 }
 
 impl Figures {
-    /// How long ago the shard that was silent longest last answered; `None` if one never did.
+    /// How long ago the shard that has not answered for longest last did; `None` if one never did.
     pub fn staleness(&self, now: Nanos) -> Option<Span> {
         let since = |shard: &ShardState| shard.last_success.map(|at| now.since(at));
         let all: Option<Vec<Span>> = self.shards.iter().map(since).collect();
@@ -90,16 +90,16 @@ impl Figures {
     }
 }
 
-/// What people are shown of the rounds.
+/// The figures of the sync.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Pods alive.
     pub pods: u64,
     /// The shards of the store that have lanes.
     pub shards: Vec<ShardState>,
-    /// Where every cell is, as of one moment; not quite up to date.
+    /// Where every cell is, at one moment; up to a second old.
     pub books: Books,
-    /// Cells kept back by silence.
+    /// Cells that the pod did not report, because it was silent about their key.
     pub silent: Cells,
     /// Cells lost.
     pub lost: Loss,
@@ -107,19 +107,19 @@ pub struct Figures {
     pub found: Cells,
     /// How rounds ended.
     pub rounds: RoundEnds,
-    /// Keys told, by reason.
+    /// Reports of keys, by reason.
     pub reasons: [u64; Reason::ALL.len()],
-    /// Keys told to the store.
+    /// Keys in all calls that the pod sent.
     pub keys_reported: u64,
-    /// Values in the store that were not ours and were replaced.
+    /// Foreign values in the store that the scripts replaced.
     pub repaired: u64,
-    /// By rule, as the store calls it: cells above capacity, and merges that forgave debt.
-    pub overshoot: Vec<(u64, Cells, u64)>,
+    /// By rule, sorted by the rule's id.
+    pub overshoot: Vec<RuleOvershoot>,
     /// Keys that the fleet denies.
     pub mitigations: u64,
-    /// Keys that cannot be reported in time.
+    /// Keys that the pod cannot report in time.
     pub overdue: u64,
-    /// Keys that the rounds know of.
+    /// Keys that the sync tracks.
     pub keys: u64,
 }
 
@@ -136,14 +136,18 @@ pub(super) struct Totals {
     overshoot: HashMap<u64, RuleOvershoot>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct RuleOvershoot {
-    cells: Cells,
+/// What merges put above the capacity of one rule's keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuleOvershoot {
+    /// What the store calls the rule.
+    pub rule: u64,
+    /// Cells above capacity.
+    pub cells: Cells,
     /// Merges that forgave debt.
-    forgiven: u64,
+    pub forgiven: u64,
 }
 
-/// Figures that all keys are looked through for, and when that was last done.
+/// Counts over all keys, and when they were last taken.
 #[derive(Debug, Default)]
 pub(super) struct KeyCounts {
     shown_at: Option<Nanos>,
@@ -166,7 +170,12 @@ impl Totals {
     pub(super) fn note_overshoot(&mut self, delta: &Delta, charged: Cells, state: StoreState) {
         let over = delta.overshoot(state, charged);
         if over.cells > Cells::ZERO || over.capped {
-            let of_rule = self.overshoot.entry(delta.key.rule).or_default();
+            let rule = delta.key.rule;
+            let of_rule = self.overshoot.entry(rule).or_insert(RuleOvershoot {
+                rule,
+                cells: Cells::ZERO,
+                forgiven: 0,
+            });
             of_rule.cells = of_rule.cells.plus(over.cells);
             of_rule.forgiven += u64::from(over.capped);
         }
@@ -174,7 +183,7 @@ impl Totals {
 }
 
 impl PodSync {
-    /// Shows people how the sync stands.
+    /// Shows the figures, if it is time.
     pub(super) fn show(&mut self, engine: &Engine, now: Nanos) {
         let is_due = |last: Option<Nanos>, every| last.is_none_or(|at| now.since(at) >= every);
         if !is_due(self.counts.shown_at, SHOWN_EVERY) {
@@ -196,7 +205,7 @@ impl PodSync {
         engine.show(self.figures(engine));
     }
 
-    /// How the sync stands at this moment. Looks through all buckets.
+    /// The figures of this moment. Looks through all buckets.
     pub fn figures_now(&self, engine: &Engine) -> Figures {
         Figures {
             books: self.books(engine),
@@ -206,11 +215,8 @@ impl PodSync {
 
     fn figures(&self, engine: &Engine) -> Figures {
         let (totals, counts) = (&self.totals, &self.counts);
-        let overshoot = totals.overshoot.iter();
-        let mut overshoot: Vec<_> = overshoot
-            .map(|(rule, over)| (*rule, over.cells, over.forgiven))
-            .collect();
-        overshoot.sort_unstable_by_key(|(rule, ..)| *rule);
+        let mut overshoot: Vec<_> = totals.overshoot.values().copied().collect();
+        overshoot.sort_unstable_by_key(|over| over.rule);
         Figures {
             pods: self.membership.pods().max(1),
             shards: self.shard_states(),

@@ -1,12 +1,12 @@
-//! One key that the rounds know of: whether it is told or kept back, what is under way, when to look again.
+//! One key that the sync tracks: its phase, this pod's use of its even share, its unsent cells, and what they cost.
 
 use super::HOLD;
-use super::overdue::Overdue;
-use super::phase::{Flight, Phase, PhaseEvent};
+use super::overdue::OverdueGrant;
+use super::phase::{Flight, KeyPhase, PhaseEvent};
 use crate::pure::sync::{Allowance, Demand, Share, StoreReading, Terms};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// A key that this pod reports, or looked at because it might have to.
+/// A key that this pod reports, or may have to report soon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeySync {
     pub(super) limit: Limit,
@@ -15,28 +15,28 @@ pub(super) struct KeySync {
     /// because such a limit is low.
     pub(super) is_thin: bool,
     /// Where the key is on its way to the store.
-    pub(super) phase: Phase,
+    pub(super) phase: KeyPhase,
     /// This pod's use of its even share.
     pub(super) even: EvenShareUse,
     /// Whether the other pods are to report it too.
     pub(super) announce: bool,
-    /// When it was last put in a batch; `None`: never.
+    /// When the pod last put it in a batch; `None`: never.
     pub(super) sent_at: Option<Nanos>,
-    /// When to look at it again; `None`: nobody planned to.
+    /// When the sync looks at it again; `None`: no look is planned.
     pub(super) due: Option<Nanos>,
-    /// Set while it cannot be reported in time.
-    pub(super) overdue: Option<Overdue>,
-    /// Whether the store is to say how it stands, even if there is nothing to report.
+    /// Set while the pod cannot report it in time.
+    pub(super) overdue: Option<OverdueGrant>,
+    /// Whether the pod asks the store for its state even if there is nothing to report.
     pub(super) asks_store: bool,
-    /// Whether the store has said how it stands.
+    /// Whether the store has answered its state.
     pub(super) is_answered: bool,
-    /// Cells that were collected and are yet to be sent.
+    /// Cells that left the bucket and are in no batch yet.
     pub(super) unsent: Unsent,
-    /// Those cells yet to be sent, here and in the bucket, that were charged although they were denied.
+    /// Those of the unsent and of the pending cells that were charged although they were denied.
     pub(super) charged: Cells,
     pub(super) demand: Demand,
     pub(super) weight: Share,
-    /// How it stood when its lane became unreachable.
+    /// Its state when its lane became unreachable.
     pub(super) detached: Option<Detached>,
     /// Until when the store's level denies it; `None`: it has room.
     pub(super) full_until: Option<Nanos>,
@@ -45,18 +45,18 @@ pub(super) struct KeySync {
 /// This pod's use of its even share of a key: a bucket of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EvenShareUse {
-    /// Where it ends.
+    /// Where that bucket ends.
     pub(super) tat: Nanos,
     /// When it was last brought up to date.
     looked_at: Nanos,
 }
 
-/// A key of a lane that does not answer, or did not when what is pending was admitted.
+/// A key of a lane that is unreachable, or was when the pending cells were admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Detached {
-    /// Where the bucket ended without what was pending, which is what the store knows of; `None`: nothing is known.
+    /// Where the bucket ended without the pending cells, which is what the store knows; `None`: nothing is known.
     pub(super) known_until: Option<Nanos>,
-    /// Whether the lane was cut off: what was admitted meanwhile is billed net of what has drained.
+    /// Whether the lane was cut off: what has drained is subtracted from the price of what was admitted meanwhile.
     pub(super) cut_off: bool,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Unsent {
 
 /// Whether a pod's use of a key stays within its even share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum ShareUse {
     Within,
     Beyond,
 }
@@ -80,7 +80,7 @@ impl KeySync {
             limit,
             terms,
             is_thin: false,
-            phase: Phase::Silent,
+            phase: KeyPhase::Silent,
             even: EvenShareUse {
                 tat: now,
                 looked_at: now,
@@ -101,41 +101,46 @@ impl KeySync {
     }
 
     /// Charges `cells`, admitted since the last look, to this pod's even share.
-    pub(super) fn used(&mut self, allowance: &Allowance, cells: Cells, now: Nanos) -> Use {
+    pub(super) fn use_share(
+        &mut self,
+        allowance: &Allowance,
+        cells: Cells,
+        now: Nanos,
+    ) -> ShareUse {
         let from = self.even.tat.max(self.even.looked_at);
         self.even = EvenShareUse {
             tat: from.after(allowance.interval.times(cells)),
             looked_at: now,
         };
         match self.even.tat.since(now) > allowance.capacity() {
-            true => Use::Beyond,
-            false => Use::Within,
+            true => ShareUse::Beyond,
+            false => ShareUse::Within,
         }
     }
 
-    /// The same for cells that are told: they need not be told once more, so no more of them is remembered than it takes
-    /// to see that the share is exceeded.
-    pub(super) fn used_and_reported(
+    /// The same for cells that the pod reports. It need not report them again, so it remembers no more of them than it
+    /// takes to see that it exceeds the share.
+    pub(super) fn use_share_reported(
         &mut self,
         allowance: &Allowance,
         cells: Cells,
         now: Nanos,
-    ) -> Use {
-        let used = self.used(allowance, cells, now);
+    ) -> ShareUse {
+        let used = self.use_share(allowance, cells, now);
         let most = now.after(allowance.capacity()).after(allowance.interval);
         self.even.tat = self.even.tat.min(most);
         used
     }
 
-    /// All that was used is told: the even share is as good as new.
-    pub(super) const fn all_reported(&mut self, now: Nanos) {
+    /// The pod has reported all that it used: the even share is as good as new.
+    pub(super) const fn reset_share(&mut self, now: Nanos) {
         self.even = EvenShareUse {
             tat: now,
             looked_at: now,
         };
     }
 
-    /// The cells by which the even share is in use.
+    /// The cells of the even share that are in use.
     pub(super) fn in_use(&self, allowance: &Allowance, now: Nanos) -> Cells {
         let level = self.even.tat.since(now).get();
         Cells::new(level.div_ceil(allowance.interval.get().max(1)))
@@ -150,12 +155,12 @@ impl KeySync {
         self.phase.loud_until().is_some()
     }
 
-    /// Something happens to the key.
+    /// Moves the key to the phase after `event`.
     pub(super) fn happen(&mut self, event: PhaseEvent) {
         self.phase = self.phase.after(event);
     }
 
-    /// Reports everything of it until `until` at least.
+    /// Makes the pod report every cell of it until `until` at least.
     pub(super) fn stay_loud(&mut self, until: Nanos) {
         self.happen(PhaseEvent::Contend(until));
     }
@@ -172,14 +177,14 @@ impl KeySync {
         self.full_until.is_some_and(|until| until > now)
     }
 
-    /// Learns this pod's part of the key's demand from an answer, and how long the key denies or stays loud.
+    /// Takes from an answer this pod's part of the key's demand, how long the key denies, and whether it stays loud.
     pub(super) fn learn(&mut self, reading: &StoreReading, pods: u64, now: Nanos) {
         if reading.demand > 0 {
             let measured = Demand::weight(self.demand.at(now), reading.demand);
             self.weight = measured.min(self.weight.grown(pods));
         }
         if reading.is_half_used {
-            // A pod that is silent about a key close to its limit sees no room but its own.
+            // A pod that is silent about a key close to its limit sees only its own usage.
             self.stay_loud(now.after(HOLD));
         }
         if let Some(full_for) = reading.full_for {
@@ -187,15 +192,17 @@ impl KeySync {
         }
     }
 
-    /// Whether nothing of it is between its bucket and the store.
+    /// Whether no cell of it is between its bucket and the store.
     pub(super) fn is_at_rest(&self) -> bool {
         self.phase.is_resting() && self.unsent == Unsent::default()
     }
 
-    /// What cells that cost `price` when they were admitted cost now, and what is carried with them: all of it, or, after
-    /// the store was cut off, what of it has not drained. A pod that grants its share owns that share of its bucket, whose `tat` has moved on from where
-    /// the store knew it to be, or from now on if that has drained too. Of an overdue key the same holds for what was
-    /// admitted since it is granted by share; what is carried was admitted before and costs all of its price.
+    /// The price to report for cells that cost `price` when they were admitted, and for the unsent ones.
+    ///
+    /// Normally that is the full price. After a cut of the lane it is the part that has not drained: a pod that granted its
+    /// share owes that share of what its bucket filled up, from where the store knew it to end, or from now if that has
+    /// drained too, to `tat`. For an overdue key the same holds for cells that were admitted since the pod grants only its
+    /// share; the unsent cells were admitted before and cost their full price.
     pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
         let whole = price.plus(self.unsent.price);
         match self.detached {
@@ -203,7 +210,7 @@ impl KeySync {
                 known_until,
                 cut_off: true,
             }) => {
-                // Admissions fill a bucket to its capacity, charges beyond that.
+                // Admissions fill a bucket to its capacity, charges fill it beyond.
                 let fill_max = match self.charged {
                     Cells::ZERO => self.limit.capacity(),
                     _ => self.terms.level_max(),
@@ -215,7 +222,7 @@ impl KeySync {
             }
             Some(Detached { cut_off: false, .. }) | None => match self.overdue {
                 Some(overdue) => {
-                    // What was charged although it was denied was used, whoever grants what.
+                    // Cells that were charged although they were denied cost their full price, whatever the pod grants.
                     let charged = self.limit.interval().times(self.charged).min(price);
                     let by_share = overdue.price(&self.limit, tat, now);
                     let admitted = price.less(charged).min(by_share);
@@ -239,8 +246,8 @@ mod tests {
         Span::nanos(ms * 1_000_000)
     }
 
-    /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if all of it is billed. The bucket ends
-    /// so many milliseconds from now; the store knew of it until `known_until`.
+    /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if they are billed in full. The bucket ends
+    /// `ends` milliseconds from now; the store knew it to end at `known_until`.
     fn price(detached: Option<Detached>, ends: u64) -> u64 {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let key_sync = KeySync {
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn in_health_and_while_only_late_all_is_billed() {
+    fn a_reachable_or_late_lane_bills_the_full_price() {
         assert_eq!(price(None, 10), 500);
         let cut_off = false;
         assert_eq!(
@@ -277,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_cut_a_pod_bills_its_share_of_what_filled_up() {
+    fn after_a_cut_a_pod_bills_its_share_of_the_fill() {
         assert_eq!(price(cut_off(NOW), 800), 200);
         assert_eq!(
             price(cut_off(NOW.before(ms(9_000))), 800),
@@ -298,12 +305,12 @@ mod tests {
     }
 
     /// What the same 50 cells cost if they were admitted since the pod grants a quarter of the key, which the store knew
-    /// to be empty; so many of them were charged although they were denied.
+    /// to be empty. `charged` of them were charged although they were denied.
     fn overdue_price(charged: u64, ends: u64) -> u64 {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
         let key_sync = KeySync {
-            overdue: Some(Overdue { share, from }),
+            overdue: Some(OverdueGrant { share, from }),
             charged: Cells::new(charged),
             ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
         };

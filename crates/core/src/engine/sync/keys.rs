@@ -1,9 +1,9 @@
-//! What happens to one key: it is noticed, kept back or told, falls due, is heard of, is reset.
+//! The events of one key: it reaches its trigger, stays silent or becomes loud, is due for a look, has news, is reset.
 
 use super::figures::Reason;
-use super::key_sync::{Detached, KeySync, Use};
+use super::key_sync::{Detached, KeySync, ShareUse};
 use super::phase::PhaseEvent;
-use super::{HOLD, Here, PodSync};
+use super::{HOLD, PodSync, SyncContext};
 use crate::engine::LimitedKey;
 use crate::engine::buckets::{KeyBucket, Subject};
 use crate::engine::buckets::{NewsEffect, SilentCells};
@@ -12,74 +12,79 @@ use crate::pure::{Cells, Nanos, Span};
 
 impl PodSync {
     /// A key has reached its trigger.
-    pub(super) fn trigger_reached(&mut self, here: &Here<'_>, key: StoreKey) {
-        let Some(subject) = here.subject_of_key(key) else {
+    pub(super) fn trigger_reached(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let Some(subject) = context.subject_of_key(key) else {
             return; // its rule is gone
         };
-        if self.denied_by_news(here, key) {
+        if self.denied_by_news(context, key) {
             return;
         }
-        let level = match self.make_room(here, key) {
+        let level = match self.make_room(context, key) {
             Some(level) => level,
             None => {
-                self.grant_untracked(here, &subject);
+                self.grant_untracked(context, &subject);
                 return;
             }
         };
         let is_new = !self.keys.contains_key(&key);
-        let key_sync = self.track(&subject, here.now());
+        let key_sync = self.track(&subject, context.now());
         if is_new {
-            key_sync.even.tat = here.now().after(level);
+            key_sync.even.tat = context.now().after(level);
         }
         if key_sync.phase.place().is_some() {
-            self.hurry(here, key);
+            self.hurry(context, key);
             return;
         }
         if key_sync.is_loud() {
-            self.want(here, key, Reason::Trigger);
+            self.want(context, key, Reason::Trigger);
             return;
         }
         match self.allowance(&subject) {
-            Some(allowance) => self.look_at(here, &subject, &allowance),
+            Some(allowance) => self.look_at(context, &subject, &allowance),
             None => {
-                let until = here
+                let until = context
                     .now()
                     .after(self.pace.interval.plus(self.pace.interval));
-                self.track(&subject, here.now()).stay_loud(until);
-                self.want(here, key, Reason::Trigger);
+                self.track(&subject, context.now()).stay_loud(until);
+                self.want(context, key, Reason::Trigger);
             }
         }
     }
 
-    /// Looks whether a silent key may stay so.
-    fn look_at(&mut self, here: &Here<'_>, subject: &Subject<'_>, allowance: &Allowance) {
-        let (key, now) = (subject.store_key(), here.now());
-        let SilentCells { cells, worth } = here.engine.bucket(subject).take_silent();
+    /// Decides whether a silent key may stay silent.
+    fn look_at(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, allowance: &Allowance) {
+        let (key, now) = (subject.store_key(), context.now());
+        let SilentCells { cells, worth } = context.engine.bucket(subject).take_silent();
         let key_sync = self.track(subject, now);
-        match key_sync.used(allowance, worth, now) {
-            Use::Within => {
+        match key_sync.use_share(allowance, worth, now) {
+            ShareUse::Within => {
                 let ends = key_sync.even_ends();
                 key_sync.charged = Cells::ZERO;
                 self.totals.silent = self.totals.silent.plus(cells);
                 self.look_again(key, ends.max(now.after(self.pace.interval)));
-                self.land_silent(here, subject, allowance.trigger());
+                self.land_silent(context, subject, allowance.trigger());
             }
-            Use::Beyond => {
+            ShareUse::Beyond => {
                 key_sync.announce = true;
                 self.become_loud(subject, allowance, cells, now.after(HOLD));
-                self.want(here, key, Reason::Share);
+                self.want(context, key, Reason::Share);
             }
         }
     }
 
-    /// Sets the trigger of a key that is not told. One that has reached it meanwhile is noticed again.
-    pub(super) fn land_silent(&self, here: &Here<'_>, subject: &Subject<'_>, trigger: Trigger) {
-        if here.engine.bucket(subject).land(trigger) {
-            here.engine.queue(subject.store_key());
+    /// Sets the trigger of a silent key. If the key has reached it meanwhile, it is queued again.
+    pub(super) fn land_silent(
+        &self,
+        context: &SyncContext<'_>,
+        subject: &Subject<'_>,
+        trigger: Trigger,
+    ) {
+        if context.engine.bucket(subject).land(trigger) {
+            context.engine.queue(subject.store_key());
         }
     }
 
-    /// Begins to tell a key: first what is in use of the even share. What has drained of it is only counted.
+    /// Makes a key loud. The first report bills the usage of the even share; cells that have drained are only counted.
     fn become_loud(
         &mut self,
         subject: &Subject<'_>,
@@ -99,8 +104,8 @@ impl PodSync {
     }
 
     /// It is time to look at a key again.
-    pub(super) fn look_due(&mut self, here: &Here<'_>, key: StoreKey) {
-        let now = here.now();
+    pub(super) fn look_due(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let now = context.now();
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
@@ -108,113 +113,117 @@ impl PodSync {
         let (at_rest, loud_until) = (key_sync.is_at_rest(), key_sync.phase.loud_until());
         let (even_ends, postponed) = (key_sync.even_ends(), key_sync.phase.take_postponed());
         let is_queued = key_sync.phase.place().is_some();
-        let Some(subject) = here.subject_of_key(key) else {
-            self.let_go(here, key); // its rule is gone
+        let Some(subject) = context.subject_of_key(key) else {
+            self.let_go(context, key); // its rule is gone
             return;
         };
         match loud_until {
-            // It waits to be asked for.
+            // It is queued or in flight to ask the store.
             None if !at_rest => self.look_again(key, now.after(self.pace.interval)),
             None if even_ends <= now => {
                 self.untrack(key);
-                self.land_silent(here, &subject, self.opening(&subject));
+                self.land_silent(context, &subject, self.opening(&subject));
             }
             None => self.look_again(key, even_ends),
-            Some(_) if is_queued => self.watch(here, key),
-            Some(_) if !at_rest => self.want(here, key, postponed.unwrap_or(Reason::Trigger)),
-            Some(until) if until <= now => self.end_loud(here, &subject),
-            Some(_) => match here.engine.bucket(&subject).pending() {
+            Some(_) if is_queued => self.watch(context, key),
+            Some(_) if !at_rest => self.want(context, key, postponed.unwrap_or(Reason::Trigger)),
+            Some(until) if until <= now => self.end_loud(context, &subject),
+            Some(_) => match context.engine.bucket(&subject).pending() {
                 Some(pending) if pending > Cells::ZERO => {
-                    self.want(here, key, postponed.unwrap_or(Reason::Interval));
+                    self.want(context, key, postponed.unwrap_or(Reason::Interval));
                 }
                 Some(_) | None => self.look_again(key, now.after(self.age_max(&subject))),
             },
         }
     }
 
-    /// A key has been loud for long enough. If it may be silent it is, unless this pod uses more than its share right now;
-    /// if it may not, it is let go once there is nothing to tell.
-    fn end_loud(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
-        let (key, now) = (subject.store_key(), here.now());
+    /// A key has been loud for long enough. If pods may be silent about it, it becomes silent, unless this pod uses more
+    /// than its share right now. Otherwise the sync drops it once there is nothing to report.
+    fn end_loud(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
+        let (key, now) = (subject.store_key(), context.now());
         if let Some(allowance) = self.allowance(subject) {
             let key_sync = self.track(subject, now);
             key_sync.happen(PhaseEvent::Calm);
             key_sync.overdue = None;
-            key_sync.all_reported(now);
-            self.look_at(here, subject, &allowance);
-        } else if here.engine.bucket(subject).land(Trigger::EACH) {
-            self.want(here, key, Reason::Interval);
+            key_sync.reset_share(now);
+            self.look_at(context, subject, &allowance);
+        } else if context.engine.bucket(subject).land(Trigger::EACH) {
+            self.want(context, key, Reason::Interval);
         } else {
             self.untrack(key);
         }
     }
 
-    /// Other pods told something of a key.
-    pub(super) fn receive_news(&mut self, here: &Here<'_>, News { key, kind }: News) {
-        let now = here.now();
-        let subject = here.subject_of_key(key);
+    /// Takes in news of a key.
+    pub(super) fn receive_news(&mut self, context: &SyncContext<'_>, News { key, kind }: News) {
+        let now = context.now();
+        let subject = context.subject_of_key(key);
         match kind {
-            // Resets are in the store's log: whoever says there is a new one is only a reason to read it.
+            // The store's log has the resets. News of a reset is only a reason to read that log.
             NewsKind::Reset => self.membership.prompt_heartbeat(),
             NewsKind::Live(hold) => {
                 if let Some(subject) = subject {
-                    self.receive_live(here, &subject, now.after(hold.min(HOLD)));
+                    self.receive_live(context, &subject, now.after(hold.min(HOLD)));
                 }
             }
             NewsKind::Full(level) => match subject {
-                Some(subject) => self.receive_full_of(here, &subject, level),
+                Some(subject) => self.receive_full_of(context, &subject, level),
                 None => {
-                    self.receive_full(here, key, None, level);
+                    self.receive_full(context, key, None, level);
                 }
             },
         }
     }
 
-    fn receive_full_of(&mut self, here: &Here<'_>, subject: &Subject<'_>, level: Span) {
-        let (key, now) = (subject.store_key(), here.now());
-        // The others are not told by the step.
+    fn receive_full_of(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, level: Span) {
+        let (key, now) = (subject.store_key(), context.now());
+        // Other keys are not published by the step.
         if subject.is_published_by_step() {
             self.news_pacing.count();
         }
-        if !self.receive_full(here, key, Some(subject), level) {
+        if !self.receive_full(context, key, Some(subject), level) {
             return;
         }
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         key_sync.full_until = key_sync.full_until.max(Some(now.after(level)));
-        let pending = here.engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
+        let pending = context
+            .engine
+            .bucket(subject)
+            .pending()
+            .unwrap_or(Cells::ZERO);
         if key_sync.is_loud() && pending > Cells::ZERO {
-            self.want(here, key, Reason::Mitigation);
+            self.want(context, key, Reason::Mitigation);
         }
     }
 
-    /// Takes in that the fleet denies a key. What this pod gives back of it may still be in that level.
+    /// Takes in news that the fleet denies a key. That level may still include refunds of this pod.
     pub(super) fn raise(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         subject: &Subject<'_>,
         level: Span,
     ) -> NewsEffect {
-        self.note_refunds(here);
-        let unsettled = self.refunds.unsettled(subject.store_key(), here.now());
-        here.engine.bucket(subject).raise(level, &unsettled)
+        self.note_refunds(context);
+        let unsettled = self.refunds.unsettled(subject.store_key(), context.now());
+        context.engine.bucket(subject).raise(level, &unsettled)
     }
 
-    fn receive_live(&mut self, here: &Here<'_>, subject: &Subject<'_>, until: Nanos) {
-        let (key, now) = (subject.store_key(), here.now());
+    fn receive_live(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>, until: Nanos) {
+        let (key, now) = (subject.store_key(), context.now());
         let is_new = !self.keys.contains_key(&key);
-        // Of keys that nobody asks this pod for, news alone takes no more than half of the room.
-        let is_held = || here.engine.bucket(subject).pending().is_some();
+        // News of keys that no check asks this pod for takes no more than half of the room.
+        let is_held = || context.engine.bucket(subject).pending().is_some();
         if is_new && self.keys.len() >= self.keys_max / 2 && !is_held() {
             return;
         }
-        if self.make_room(here, key).is_none() {
+        if self.make_room(context, key).is_none() {
             return;
         }
         let key_sync = self.track(subject, now);
         if is_new {
-            // Others have all of its demand, as far as is known.
+            // As far as this pod knows, the other pods have all of its demand.
             key_sync.weight = Share::NONE;
         }
         if key_sync.is_loud() {
@@ -223,29 +232,29 @@ impl PodSync {
         }
         match self.allowance(subject) {
             Some(allowance) => {
-                let SilentCells { cells, worth } = here.engine.bucket(subject).take_silent();
-                let _ = self.track(subject, now).used(&allowance, worth, now);
+                let SilentCells { cells, worth } = context.engine.bucket(subject).take_silent();
+                let _ = self.track(subject, now).use_share(&allowance, worth, now);
                 self.become_loud(subject, &allowance, cells, until);
             }
             None => self.track(subject, now).stay_loud(until),
         }
-        here.engine.bucket(subject).land(Trigger::EACH);
+        context.engine.bucket(subject).land(Trigger::EACH);
         match self.keys.get(&key) {
             Some(key_sync) if key_sync.unsent.price > Span::ZERO => {
-                self.want(here, key, Reason::Live)
+                self.want(context, key, Reason::Live)
             }
             Some(_) | None => self.look_again(key, now.after(self.age_max(subject))),
         }
     }
 
-    /// Somebody reset a key.
-    pub(super) fn reset(&mut self, here: &Here<'_>, key: StoreKey) {
-        self.forget_hearsay(here.engine, key);
-        match here.subject_of_key(key) {
+    /// An operator reset a key.
+    pub(super) fn reset(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        self.forget_news(context.engine, key);
+        match context.subject_of_key(key) {
             Some(subject) => {
-                here.engine.bucket(&subject).forget();
+                context.engine.bucket(&subject).forget();
             }
-            None => here.engine.forget_unheld(key),
+            None => context.engine.forget_unheld(key),
         }
         self.refunds.forget(key);
         if let Some(key_sync) = self.keys.get_mut(&key) {
@@ -254,26 +263,26 @@ impl PodSync {
             key_sync.full_until = None;
             key_sync.detached = None;
             key_sync.overdue = None;
-            // An answer that is on its way is from before the reset.
+            // An answer in flight is from before the reset.
             key_sync.phase.spoil_answer();
         }
     }
 
-    /// The rules are others: keys of rules that are gone are let go, the rest is counted under the new limits.
-    pub(super) fn rules_changed(&mut self, here: &Here<'_>) {
-        self.version = here.snapshot.version();
+    /// A reload changed the rules: the sync drops keys of rules that are gone, and moves the rest to the new limits.
+    pub(super) fn rules_changed(&mut self, context: &SyncContext<'_>) {
+        self.version = context.snapshot.version();
         let fleet_view = self.fleet_view;
         let mut gone: Vec<StoreKey> = self
             .keys
             .iter_mut()
-            .filter_map(|(key, key_sync)| match here.subject_of_key(*key) {
+            .filter_map(|(key, key_sync)| match context.subject_of_key(*key) {
                 Some(subject) => {
                     if let Some(detached) = key_sync
                         .detached
                         .as_mut()
                         .filter(|_| key_sync.limit != subject.limit)
                     {
-                        // On another scale nothing is known of it.
+                        // What is known was counted under another limit.
                         detached.known_until = None;
                     }
                     if key_sync.limit != subject.limit {
@@ -289,43 +298,43 @@ impl PodSync {
             .collect();
         gone.sort_unstable();
         for key in gone {
-            self.let_go(here, key);
+            self.let_go(context, key);
         }
-        self.set_openings(here);
+        self.set_openings(context);
     }
 
-    /// Sets at how many cells new keys of each rule are noticed.
-    pub(super) fn set_openings(&self, here: &Here<'_>) {
+    /// Sets the trigger of new keys, for each rule.
+    pub(super) fn set_openings(&self, context: &SyncContext<'_>) {
         let silent =
-            self.membership.is_steady() && here.snapshot.rules().caller_spec().may_be_silent();
+            self.membership.is_steady() && context.snapshot.rules().caller_spec().may_be_silent();
         let pods = if silent { self.fleet_view.pods } else { 0 };
-        here.engine.set_silent_pods(pods);
-        // What holds for any key of a rule whose limit is the rule's own.
+        context.engine.set_silent_pods(pods);
+        // Any key will do: the trigger depends on the rule's own limit.
         let any = LimitedKey {
             name: 0,
             caller_limit: None,
         };
-        for rule in 0..here.snapshot.rules().all().len() {
-            let subject = here.snapshot.subject(rule, &any, here.moment);
+        for rule in 0..context.snapshot.rules().all().len() {
+            let subject = context.snapshot.subject(rule, &any, context.moment);
             if let Some(subject) = subject.filter(|subject| subject.state.reported) {
                 subject.state.set_opening(self.opening(&subject));
             }
         }
     }
 
-    /// At how many cells a key that is not told is noticed.
+    /// The trigger of a key that is neither loud nor tracked.
     pub(super) fn opening(&self, subject: &Subject<'_>) -> Trigger {
         self.allowance(subject)
             .map_or(Trigger::EACH, |allowance| allowance.trigger())
     }
 
-    /// What this pod may use of a key in silence, if anything.
+    /// What this pod may use of a key without a report, if anything.
     fn allowance(&self, subject: &Subject<'_>) -> Option<Allowance> {
         self.even_share(subject)
             .filter(|_| self.membership.is_steady())
     }
 
-    /// This pod's even share of a key that pods may be silent of.
+    /// This pod's even share of a key, if pods may be silent about it.
     pub(super) fn even_share(&self, subject: &Subject<'_>) -> Option<Allowance> {
         let spec = &subject.rule.spec;
         spec.may_be_silent()
@@ -333,12 +342,12 @@ impl PodSync {
             .flatten()
     }
 
-    /// The longest that cells of a healthy key wait: they are billed in full, so they must be young.
+    /// The longest that cells of a healthy key wait for a report: the store bills them in full, so they must be young.
     pub(super) fn age_max(&self, subject: &Subject<'_>) -> Span {
         subject.age_max(self.pace.interval, self.gap())
     }
 
-    /// The key's state, made if there is none.
+    /// The state of the key. Starts to track it, if the sync does not yet.
     pub(super) fn track(&mut self, subject: &Subject<'_>, now: Nanos) -> &mut KeySync {
         let key = subject.store_key();
         let weight = Share::even(self.fleet_view.pods);
@@ -361,14 +370,14 @@ impl PodSync {
         self.keys.len() >= self.keys_max && !self.keys.contains_key(&key)
     }
 
-    /// Lets go of a key whose rule is gone. What of it is in a batch is told all the same.
-    fn let_go(&mut self, here: &Here<'_>, key: StoreKey) {
+    /// Drops a key whose rule is gone. The pod still reports what is in a batch.
+    fn let_go(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         if let Some(flight) = self
             .keys
             .get(&key)
             .and_then(|key_sync| key_sync.phase.flight())
         {
-            here.engine.release(flight.address);
+            context.engine.release(flight.address);
         }
         self.untrack(key);
     }
@@ -385,16 +394,15 @@ impl PodSync {
         }
     }
 
-    /// Does not look at a key again, whatever was planned.
+    /// Cancels the planned look at a key.
     pub(super) fn cancel_look(&mut self, key: StoreKey) {
-        if let Some(key_sync) = self.keys.get_mut(&key) {
-            if let Some(planned) = key_sync.due.take() {
-                self.due.remove(&(planned, key));
-            }
+        let key_sync = self.keys.get_mut(&key);
+        if let Some(planned) = key_sync.and_then(|key_sync| key_sync.due.take()) {
+            self.due.remove(&(planned, key));
         }
     }
 
-    /// Looks at a key again at `at`, or earlier if that is planned already.
+    /// Plans a look at a key at `at`, unless an earlier one is planned.
     pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;

@@ -1,32 +1,67 @@
-//! What happens in a lane: keys wait for it, become a batch, and are answered; and how its shard can be reached.
+//! The lanes: keys ask for a round, calls go out, answers come in, and how the shard of a lane can be reached.
 
 use super::figures::Reason;
-use super::key_sync::{Unsent, Use};
+use super::overdue::OverdueAnswer;
 use super::phase::{Flight, PhaseEvent};
-use super::queue::{Order, Place, Urgency};
-use super::{COALESCE, HOLD, Here, LaneState, PodSync, Trip, UnderWay};
+use super::queue::{QueuePlace, Urgency};
+use super::{COALESCE, PodSync, RoundTrip, SyncContext};
 use crate::engine::Engine;
-use crate::engine::buckets::KeyBucket;
-use crate::engine::buckets::{BucketAddress, FrozenCells, StoreAnswer};
+use crate::engine::buckets::{KeyBucket, StoreAnswer};
 use crate::pure::sync::{
-    BATCH_MAX, Batch, CALL_COST, Call, Delta, KnownUsage, Lane, LaneStep, Share, StoreKey,
-    StoreReply, StoreState, Trigger,
+    Batch, Call, Delta, Lane, LaneBook, LaneStep, Share, StoreKey, StoreReply, StoreState,
 };
 use crate::pure::{Cells, Nanos, Span};
 
-/// A lane that keeps batches for a replay is asked what it has at least so often, before it lets go of them.
+/// The pod keeps batches for a replay. It asks a lane with such batches what it has at least this often, before it drops
+/// them.
 const KEPT_ASKED_WITHIN: Span = Span::seconds(20);
+
+/// One lane of the store, as this pod uses it.
+#[derive(Debug)]
+pub(super) struct LaneState {
+    pub(super) book: LaneBook,
+    /// When the next round may start.
+    pub(super) opens: Nanos,
+    pub(super) in_flight: LaneCall,
+    /// The sequence number of the last call: an answer is about the keys of that call.
+    pub(super) called: u64,
+    /// When the first call was sent that the store has not answered yet.
+    pub(super) unanswered_since: Option<Nanos>,
+    /// Whether the store may have lost what it had: the pod asks it.
+    pub(super) unsure: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneCall {
+    None,
+    Batch,
+    Probe,
+}
+
+impl LaneState {
+    /// A lane without calls. It keeps at most `deltas_max` deltas for a replay.
+    pub(super) fn new(lane: Lane, deltas_max: usize) -> Self {
+        Self {
+            book: LaneBook::new(lane).keeping(deltas_max),
+            opens: Nanos::default(),
+            in_flight: LaneCall::None,
+            called: 0,
+            unanswered_since: None,
+            unsure: false,
+        }
+    }
+}
 
 impl PodSync {
     /// A key wants a round: now, or once its gap has passed.
-    pub(super) fn want(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
-        let (gap, now) = (self.gap(), here.now());
+    pub(super) fn want(&mut self, context: &SyncContext<'_>, key: StoreKey, reason: Reason) {
+        let (gap, now) = (self.gap(), context.now());
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         let gap = if key_sync.is_thin { Span::ZERO } else { gap };
         if !key_sync.phase.is_resting() {
-            return; // whoever lands it looks what is pending
+            return; // when it lands, the sync looks at its pending cells
         }
         let earliest = key_sync.sent_at.map(|at| at.after(gap));
         if let Some(earliest) = earliest.filter(|at| *at > now) {
@@ -34,16 +69,16 @@ impl PodSync {
             self.look_again(key, earliest);
             return;
         }
-        self.enqueue(here, key, reason);
+        self.enqueue(context, key, reason);
     }
 
-    /// Puts a key among those that wait to be reported, unless it is there or on its way.
-    pub(super) fn enqueue(&mut self, here: &Here<'_>, key: StoreKey, reason: Reason) {
-        let now = here.now();
-        let urgency = self.urgency(here, key);
+    /// Puts a key into the send queue, unless it is queued or in flight.
+    pub(super) fn enqueue(&mut self, context: &SyncContext<'_>, key: StoreKey, reason: Reason) {
+        let now = context.now();
+        let urgency = self.urgency(context, key);
         let opens = match self.keys.get_mut(&key) {
             Some(key_sync) if key_sync.phase.is_resting() => {
-                let place = Place {
+                let place = QueuePlace {
                     urgency,
                     since: now,
                 };
@@ -64,13 +99,13 @@ impl PodSync {
             true => opens,
             false => lane.opens.min(opens),
         };
-        self.watch(here, key);
+        self.watch(context, key);
     }
 
-    /// When a lane is to be looked at again, if it is.
+    /// When the sync has to look at a lane again, if it has to.
     pub(super) fn lane_opens(&self, number: Lane, lane: &LaneState, now: Nanos) -> Option<Nanos> {
         let index = usize::from(number.number());
-        if lane.under_way != UnderWay::Nothing {
+        if lane.in_flight != LaneCall::None {
             let late_at = lane.unanswered_since?.after(self.late_after(index));
             return Some(late_at).filter(|at| *at > now);
         }
@@ -79,80 +114,34 @@ impl PodSync {
         if link.is_partitioned() || !lane.book.is_idle() || lane.unsure {
             return Some(link_opens);
         }
-        // Those that are open wait for the budget.
+        // Lanes that are open wait for the budget.
         let opens = lane.opens.max(link_opens);
         (!self.queue.is_empty_in(number) && opens > now).then_some(opens)
     }
 
-    /// The lanes whose keys can be reported now, as far as the budget allows.
-    fn open_lanes(&self, now: Nanos) -> Vec<Lane> {
-        if self.queue.is_empty() {
-            return Vec::new();
-        }
-        let lanes = self.lanes.iter().zip(&self.shard_of).zip(Lane::all());
-        let open = lanes.filter(|((state, shard), lane)| {
-            let link = &self.links[**shard];
-            state.under_way == UnderWay::Nothing
-                && state.book.is_idle()
-                && state.opens <= now
-                && !self.queue.is_empty_in(*lane)
-                && link.next_at().is_none_or(|at| at <= now)
-                && !link.is_partitioned()
-        });
-        open.map(|(_, lane)| lane).collect()
-    }
-
-    /// The next batch to freeze of `open` lanes. It leaves once the budget holds all that its lane has for it, or a
-    /// quarter of what it can hold: a call costs as much as a key. What is kept for urgent keys is not spent on others.
-    fn next_batch(&self, open: &[Lane], now: Nanos) -> Option<NextBatch> {
-        let (order, reserve) = (self.queue.order(now), self.budget.reserve());
-        let (lane, head) = self.queue.first(open, order)?;
-        let (urgency, kept) = match (order, head.urgency) {
-            (Order::Age, _) => (Urgency::Ordinary, 0),
-            (Order::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
-            (Order::Urgency, urgent) => (urgent, 0),
-        };
-        let keys = match urgency {
-            Urgency::ShareDenied => 1,
-            Urgency::Contested | Urgency::Ordinary => self.queue.len_in(lane, urgency),
-        };
-        let keys = keys.min(reserve.max(1));
-        Some(NextBatch {
-            lane,
-            order,
-            updates: keys.min(BATCH_MAX) + CALL_COST + kept,
-        })
-    }
-
-    /// When the budget allows the next batch, if keys wait for that.
-    pub(super) fn affordable_at(&self, now: Nanos) -> Option<Nanos> {
-        let next = self.next_batch(&self.open_lanes(now), now)?;
-        Some(self.budget.next_at(next.updates, now))
-    }
-
     /// The calls to send now.
-    pub(super) fn calls(&mut self, here: &Here<'_>) -> Vec<Call> {
-        let now = here.now();
+    pub(super) fn calls(&mut self, context: &SyncContext<'_>) -> Vec<Call> {
+        let now = context.now();
         let mut calls = Vec::new();
         let news_step = self.news_pacing.set_step(self.membership.pods(), now);
-        self.fill_lanes(here);
+        self.fill_lanes(context);
         for lane in Lane::all() {
             let shard = self.shard(lane);
             let ready = self.links[shard].next_at().is_none_or(|at| at <= now);
-            if !ready || self.lane_mut(lane).under_way != UnderWay::Nothing {
+            if !ready || self.lane_mut(lane).in_flight != LaneCall::None {
                 continue;
             }
             let partitioned = self.links[shard].is_partitioned();
             let state = self.lane_mut(lane);
             state.book.forget_old(now);
-            let (call, under_way) = match state.book.call(now) {
-                Some(call) => (Call { news_step, ..call }, UnderWay::Batch),
-                None if state.unsure || partitioned => (state.book.probe(), UnderWay::Probe),
+            let (call, in_flight) = match state.book.call(now) {
+                Some(call) => (Call { news_step, ..call }, LaneCall::Batch),
+                None if state.unsure || partitioned => (state.book.probe(), LaneCall::Probe),
                 None => continue,
             };
             if self.links[shard].may_call(now) {
                 let state = self.lane_mut(lane);
-                state.under_way = under_way;
+                state.in_flight = in_flight;
                 state.called = call.sequence;
                 state.unanswered_since.get_or_insert(now);
                 self.totals.sent(&call);
@@ -162,147 +151,25 @@ impl PodSync {
         calls
     }
 
-    /// Makes batches of the keys that wait, in their order, as far as the budget goes. Keys of a lane that cannot be
-    /// reached stay where they are: they are billed by the time they can be.
-    fn fill_lanes(&mut self, here: &Here<'_>) {
-        let now = here.now();
-        let mut open = self.open_lanes(now);
-        while let Some(next) = self.next_batch(&open, now)
-            && next.updates <= self.budget.available(now)
-        {
-            open.retain(|lane| *lane != next.lane);
-            self.fill(here, &next);
-        }
-    }
-
-    /// Makes a batch of the keys that wait for a lane.
-    fn fill(&mut self, here: &Here<'_>, next: &NextBatch) {
-        let now = here.now();
-        let affordable = self.budget.available(now).saturating_sub(CALL_COST);
-        let reserve = self.budget.reserve();
-        let most = match next.order {
-            Order::Urgency => affordable.min(BATCH_MAX),
-            // Others wait for more urgent reasons.
-            Order::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
-        };
-        let ordinary_most = affordable.saturating_sub(reserve);
-        let keys = self
-            .queue
-            .take(next.lane, next.order, (most, ordinary_most));
-        let deltas: Vec<Delta> = keys
-            .into_iter()
-            .filter_map(|key| self.freeze(here, key))
-            .collect();
-        if !deltas.is_empty() {
-            let _ = self.budget.take(deltas.len() + CALL_COST, now);
-        }
-        // An idle lane takes them.
-        let _ = self.lane_mut(next.lane).book.freeze(deltas, now);
-    }
-
-    /// What is to be told of a key, which is in flight from now on; `None` if there is nothing.
-    fn freeze(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Delta> {
-        let now = here.now();
-        let share = self.share_of(key);
-        let refund_due = self.refunds.due(key, now);
-        let subject = here.subject_of_key(key);
-        let even_share = subject
-            .as_ref()
-            .and_then(|subject| self.even_share(subject));
-        // It was looked at while it waited. Whatever comes of this plans the next look.
-        self.cancel_look(key);
-        let key_sync = self.keys.get_mut(&key)?;
-        key_sync.sent_at = Some(now);
-        if let Some(subject) = &subject {
-            // Callers may supply another limit every time.
-            key_sync.limit = subject.limit;
-            key_sync.terms = subject.terms();
-        }
-        let frozen = subject
-            .as_ref()
-            .and_then(|subject| here.engine.bucket(subject).freeze());
-        let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
-        let cells = frozen.cells;
-        let price = key_sync.price(frozen.price, share, frozen.tat, now);
-        let Unsent { gross: carried, .. } = std::mem::take(&mut key_sync.unsent);
-        let gross = cells.plus(carried);
-        let charged = key_sync.charged.min(gross);
-        key_sync.charged = key_sync.charged.less(charged);
-        // The answer may be wanted as such: news denied a check, or the share of an overdue key did.
-        let is_asked = std::mem::take(&mut key_sync.asks_store) || key_sync.overdue.is_some();
-        if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
-            key_sync.happen(PhaseEvent::Dequeue);
-            if let Some(subject) = &subject {
-                here.engine.bucket(subject).land(Trigger::EACH);
-            }
-            self.look_again(key, now.after(self.pace.interval));
-            return None;
-        }
-        key_sync.detached = None;
-        if let Some(overdue) = &mut key_sync.overdue {
-            overdue.from = frozen.tat;
-        }
-        key_sync.demand.add(gross, now);
-        // Said even by a pod that is not sure of its even share: others may be, and silent.
-        match even_share.map(|share| key_sync.used_and_reported(&share, cells, now)) {
-            Some(Use::Beyond) => {
-                key_sync.announce = true;
-                key_sync.stay_loud(now.after(HOLD));
-            }
-            Some(Use::Within) => {}
-            None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
-        }
-        let flight = Flight {
-            // The store's level, which this is compared with, has what is yet to be given back there.
-            frozen: FrozenCells {
-                tat: frozen.tat.after(refund_due.price),
-                ..frozen
-            },
-            terms: key_sync.terms,
-            charged,
-            address: subject.as_ref().map_or(BucketAddress::None, |subject| {
-                here.engine.bucket(subject).address()
-            }),
-            stale: false,
-        };
-        key_sync.happen(PhaseEvent::Send(flight));
-        let known = match &subject {
-            Some(subject) if key_sync.is_answered => here.engine.bucket(subject).known(&frozen),
-            Some(_) | None => KnownUsage::assumed(&key_sync.terms),
-        };
-        let news_step = self.news_pacing.step();
-        Some(Delta {
-            key,
-            terms: key_sync.terms.published_every(news_step),
-            gross,
-            price,
-            billed: gross,
-            age: frozen.age,
-            share,
-            live: std::mem::take(&mut key_sync.announce),
-            known,
-        })
-    }
-
-    /// A lane's call was answered.
+    /// The store answered the call of a lane.
     pub(super) fn lane_answered(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         lane: Lane,
         reply: &StoreReply,
-        trip: Trip,
+        trip: RoundTrip,
     ) {
-        let now = here.now();
-        self.note_refunds(here);
+        let now = context.now();
+        self.note_refunds(context);
         self.lane_mut(lane).unanswered_since = None;
         let shard = self.shard(lane);
         self.links[shard].took(now.since(trip.sent));
-        self.link_succeeded(here.engine, lane, now);
+        self.link_succeeded(context.engine, lane, now);
         self.totals.repaired += reply.repaired;
         let state = self.lane_mut(lane);
-        let outcome = match std::mem::replace(&mut state.under_way, UnderWay::Nothing) {
-            UnderWay::Batch => state.book.answered(reply, now),
-            UnderWay::Probe | UnderWay::Nothing => state.book.answered_probe(reply, now),
+        let outcome = match std::mem::replace(&mut state.in_flight, LaneCall::None) {
+            LaneCall::Batch => state.book.answered(reply, now),
+            LaneCall::Probe | LaneCall::None => state.book.answered_probe(reply, now),
         };
         state.unsure = false;
         let called = state.called;
@@ -312,13 +179,13 @@ impl PodSync {
             LaneStep::Settled(batch) => {
                 self.totals.rounds.settled += 1;
                 match called == batch.sequence {
-                    true => self.settled(here, &batch, reply, trip.anchor()),
-                    false => self.settled_unseen(here, &batch),
+                    true => self.settle(context, &batch, reply, trip.anchor()),
+                    false => self.settle_unseen(context, &batch),
                 }
             }
             LaneStep::Behind => {
                 self.totals.rounds.replayed += 1;
-                // What lost this lane's writes has lost others' too.
+                // A store that lost the writes of this lane has lost those of others too.
                 self.doubt(self.shard(lane));
             }
             LaneStep::Replayed | LaneStep::Adopted => self.totals.rounds.replayed += 1,
@@ -326,54 +193,67 @@ impl PodSync {
         }
     }
 
-    fn settled(&mut self, here: &Here<'_>, batch: &Batch, reply: &StoreReply, anchor: Nanos) {
+    fn settle(
+        &mut self,
+        context: &SyncContext<'_>,
+        batch: &Batch,
+        reply: &StoreReply,
+        anchor: Nanos,
+    ) {
         for (delta, state) in batch.deltas.iter().zip(&reply.states) {
-            self.key_answered(here, delta, *state, anchor);
+            self.key_answered(context, delta, *state, anchor);
         }
     }
 
-    /// The answer was to another call than the one that told the batch, so nothing is known of its keys' levels.
-    fn settled_unseen(&mut self, here: &Here<'_>, batch: &Batch) {
+    /// Settles a batch that another call than the answered one reported: the answer says nothing of its keys' levels.
+    fn settle_unseen(&mut self, context: &SyncContext<'_>, batch: &Batch) {
         for delta in &batch.deltas {
-            self.landed_unseen(here, delta.key);
+            self.land_unseen(context, delta.key);
         }
     }
 
-    /// A key has landed, and nothing is known of its level.
-    fn landed_unseen(&mut self, here: &Here<'_>, key: StoreKey) {
+    /// Ends the flight of a key whose level the answer does not say.
+    fn land_unseen(&mut self, context: &SyncContext<'_>, key: StoreKey) {
         let Some(key_sync) = self.keys.get_mut(&key) else {
-            return; // let go of meanwhile
+            return; // it is no longer tracked
         };
         key_sync.overdue = None;
         if let Some(flight) = key_sync.land() {
-            here.engine.release(flight.address);
+            context.engine.release(flight.address);
         }
-        self.look_again(key, here.now());
+        self.look_again(key, context.now());
     }
 
-    /// Takes in how a key stands.
-    fn key_answered(&mut self, here: &Here<'_>, delta: &Delta, state: StoreState, anchor: Nanos) {
-        let (key, now) = (delta.key, here.now());
+    /// Takes in the state of a key that the store answered.
+    fn key_answered(
+        &mut self,
+        context: &SyncContext<'_>,
+        delta: &Delta,
+        state: StoreState,
+        anchor: Nanos,
+    ) {
+        let (key, now) = (delta.key, context.now());
         let flight = self.keys.get(&key);
         let flight = flight.and_then(|key_sync| key_sync.phase.flight());
         let charged = flight.map_or(Cells::ZERO, |flight| flight.charged);
         self.totals.note_overshoot(delta, charged, state);
         let fleet_view = self.fleet_view;
         let refund_due = self.refunds.due(key, now);
-        let (Some(key_sync), Some(subject)) = (self.keys.get_mut(&key), here.subject_of_key(key))
+        let (Some(key_sync), Some(subject)) =
+            (self.keys.get_mut(&key), context.subject_of_key(key))
         else {
-            self.landed_unseen(here, key);
+            self.land_unseen(context, key);
             return;
         };
         let same_bucket = |flight: &Flight| !flight.stale && subject.is_on_scale(&flight.terms);
         let flight = key_sync.phase.flight().copied();
         let Some(flight) = flight.filter(same_bucket) else {
-            self.landed_unseen(here, key);
+            self.land_unseen(context, key);
             return;
         };
         key_sync.happen(PhaseEvent::Land);
         key_sync.is_answered = true;
-        let answered = StoreAnswer {
+        let answer = StoreAnswer {
             state,
             anchor,
             frozen: flight.frozen,
@@ -383,30 +263,31 @@ impl PodSync {
         key_sync.learn(&reading, fleet_view.pods, now);
         let trigger = fleet_view.trigger(reading.whole, reading.room, key_sync.weight);
         let overdue = key_sync.overdue.take();
-        let before = here.engine.bucket(&subject).tat();
-        self.before_answer(here, key);
-        let wants = here.engine.bucket(&subject).fold(&answered, trigger);
-        self.after_answer(here, &subject, &answered);
+        let before = context.engine.bucket(&subject).tat();
+        self.before_answer(context, key);
+        let wants = context.engine.bucket(&subject).fold(&answer, trigger);
+        self.after_answer(context, &subject, &answer);
         let stays_overdue = overdue.is_some_and(|overdue| {
-            let state = (before, reading.room == Cells::ZERO);
-            self.stay_overdue(here, &subject, overdue, state)
+            let is_full = reading.room == Cells::ZERO;
+            let answer = OverdueAnswer { before, is_full };
+            self.stay_overdue(context, &subject, overdue, answer)
         });
         if self.membership.is_leaving() {
-            let pending = here
+            let pending = context
                 .engine
                 .bucket(&subject)
                 .pending()
                 .unwrap_or(Cells::ZERO);
             if pending > Cells::ZERO {
-                self.enqueue(here, key, Reason::Drain);
+                self.enqueue(context, key, Reason::Drain);
             }
         } else if wants && !stays_overdue {
-            self.want(here, key, Reason::Trigger);
+            self.want(context, key, Reason::Trigger);
         }
         self.look_again(key, now.after(self.age_max(&subject)));
     }
 
-    /// A shard answered. If it had not before, what it has is asked for again: it may have lost something.
+    /// A shard answered. If it had failed before, it may have lost something, so the pod asks its lanes what they have.
     pub(super) fn link_succeeded(&mut self, engine: &Engine, lane: Lane, now: Nanos) {
         let shard = self.shard(lane);
         if self.links[shard].is_failing() {
@@ -416,9 +297,9 @@ impl PodSync {
         self.update_unreachable(engine, now);
     }
 
-    /// With every sign of life one lane of each shard is asked what it has: so every shard is heard of, and an idle lane's
-    /// record does not expire. And of those that keep something that may have to be replayed, so many that each is asked
-    /// before it lets go of that: a failover that a pod slept through is noticed in time.
+    /// With every heartbeat the pod asks one lane of each shard what it has. So it hears from every shard, and the record of
+    /// an idle lane does not expire. It also asks so many of the lanes with batches for a replay that it asks each before
+    /// it drops them: so it notices in time a failover that happened while it sent nothing.
     pub(super) fn doubt_next(&mut self) {
         let (turn, heartbeat_interval) = (
             self.membership.count_heartbeat(),
@@ -445,11 +326,11 @@ impl PodSync {
         }
     }
 
-    /// The lanes of a shard are asked what they have.
+    /// Marks the lanes of a shard that the pod has to ask what they have.
     fn doubt(&mut self, shard: usize) {
         for (lane, of) in self.lanes.iter_mut().zip(&self.shard_of) {
-            let asked_in_vain = lane.unanswered_since.is_some();
-            lane.unsure |= *of == shard && (lane.book.has_kept() || asked_in_vain);
+            let is_unanswered = lane.unanswered_since.is_some();
+            lane.unsure |= *of == shard && (lane.book.has_kept() || is_unanswered);
         }
     }
 
@@ -460,12 +341,4 @@ impl PodSync {
             .map_or(Share::even(self.fleet_view.pods), |key| key.weight);
         Share::fallback(weight, self.fleet_view.pods)
     }
-}
-
-/// A batch that is to be frozen next.
-struct NextBatch {
-    lane: Lane,
-    order: Order,
-    /// What the budget must hold for it.
-    updates: usize,
 }

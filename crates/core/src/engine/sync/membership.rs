@@ -6,12 +6,12 @@ use crate::pure::{Cells, Nanos, Span};
 /// How often a pod sends a heartbeat, in a fleet of up to [`PODS_PER_SECOND`]; in a larger one less often.
 const HEARTBEAT: Span = Span::seconds(1);
 const PODS_PER_SECOND: u64 = 200;
-/// A pod that has missed three is gone.
+/// The store drops a pod that has missed three heartbeats.
 const HEARTBEATS_MISSED_MAX: u64 = 3;
 /// News of a reset asks for a heartbeat before its time, at most once in this time; in a large fleet less often.
 const PROMPTED_EVERY: Span = Span::nanos(100_000_000);
 const PROMPTED_EVERY_PER_POD: Span = Span::nanos(1_000_000);
-/// Answers with the same number of pods before that number is believed.
+/// After so many answers with the same number of pods, the pod trusts that number.
 const HEARTBEATS_STEADY: u32 = 2;
 
 /// Whether this pod is a member.
@@ -67,7 +67,7 @@ impl Membership {
         }
     }
 
-    /// Somebody says that a key was reset: the next heartbeat, whose answer has the resets, is sent early.
+    /// News says that a key was reset: the pod sends the next heartbeat, whose answer has the resets, early.
     pub(super) const fn prompt_heartbeat(&mut self) {
         self.is_wanted = true;
     }
@@ -117,13 +117,13 @@ impl Membership {
         self.next_heartbeat = None;
     }
 
-    /// A heartbeat was answered.
+    /// The store answered a heartbeat.
     pub(super) fn heartbeat_answered(&mut self, reply: &HeartbeatReply) {
         self.is_in_flight = false;
         self.resets_seen = reply.resets;
         let changed = self.pods != reply.pods;
         self.pods = reply.pods;
-        // Those that news asks for may follow each other closely, and say nothing of how long the number has stood.
+        // Heartbeats that news asks for may follow each other closely, and do not show that the number is steady.
         self.steady_heartbeats = match (changed, self.is_prompted) {
             (true, _) => 0,
             (false, true) => self.steady_heartbeats,
@@ -131,13 +131,13 @@ impl Membership {
         };
     }
 
-    /// A heartbeat was not answered. What is known of the fleet stays the best guess.
+    /// The store did not answer a heartbeat. The pod keeps the number of pods that it knows.
     pub(super) fn heartbeat_failed(&mut self) {
         self.is_in_flight = false;
         self.steady_heartbeats = 0;
     }
 
-    /// Whether this pod is counted and the number of pods is to be believed.
+    /// Whether the store counts this pod, and the number of pods is steady.
     pub(super) fn is_steady(&self) -> bool {
         self.steady_heartbeats >= HEARTBEATS_STEADY && !self.is_leaving()
     }

@@ -1,14 +1,19 @@
-//! The rounds of one pod: which cells are told to the store, when, and what becomes of the answers.
+//! The sync of one pod: which cells it reports to the store, when, and what it does with the answers.
 //!
-//! Puts the machines of `pure/sync` together with the buckets. Told what happened (keys that want a round, answers,
-//! news, failures, the time), it says what to send. It sends nothing itself: `sync/driver.rs` does, and so does a
-//! simulation. One owner, no locks.
+//! [`PodSync`] connects the machines of `pure/sync` with the buckets. Its caller says what happened (keys that want a round,
+//! answers, news, failures, the time), and it says what to send. It sends nothing itself: `src/sync/driver.rs` and the
+//! simulations each run the same machine. It has one owner and no locks.
 //!
-//! A key is *silent* while this pod uses it within its even share, else *loud*: everything of it is told, and the other
-//! pods are asked to do the same.
+//! A key is *silent* while this pod uses it within its even share. The first pod to exceed its share makes the key *loud*:
+//! it reports its current usage, then every cell, and the store asks the other pods to do the same.
+//!
+//! `keys.rs` decides for one key, `phase.rs` has its phases, `queue.rs` the order of reports, `freeze.rs` the batches,
+//! `lanes.rs` the calls and their answers.
 
 mod books;
+mod context;
 mod figures;
+mod freeze;
 mod key_sync;
 mod keys;
 mod lanes;
@@ -24,16 +29,17 @@ mod unreachable;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::buckets::Subject;
+use super::buckets::KeyBucket;
 use super::{Engine, Snapshot};
-use crate::engine::buckets::KeyBucket;
 use crate::pure::sync::{
-    Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, LaneBook, Link, News, Refund,
-    Share, StoreKey, StoreReply,
+    Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, Link, News, Refund, Share,
+    StoreKey, StoreReply,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
+use context::SyncContext;
 use figures::{KeyCounts, Totals};
 use key_sync::KeySync;
+use lanes::{LaneCall, LaneState};
 use membership::Membership;
 use news_pacing::NewsPacing;
 use news_trust::NewsTrust;
@@ -42,58 +48,42 @@ use refunds::RefundQueue;
 use unreachable::UnreachableLanes;
 
 pub use books::{Books, Loss};
-pub use figures::{Figures, Reason, ShardState};
+pub use context::RoundTrip;
+pub use figures::{Figures, Reason, RuleOvershoot, ShardState};
 
-/// Early rounds wait this long for others of their lane.
+/// A key that wants a round before its time waits this long for other keys of its lane.
 const COALESCE: Span = Span::nanos(1_000_000);
-/// A key is told at most once in this time, and more rarely in a large fleet.
+/// The pod reports a key at most once in this time, and more rarely in a large fleet.
 const GAP: Span = Span::nanos(5_000_000);
 const GAP_PER_POD: u64 = 20_000;
 /// How long a key stays loud after this pod or another used more than its even share.
 const HOLD: Span = Span::seconds(10);
 
-/// A key that is kept in mind takes several times the memory of one that is held.
+/// The sync tracks one key for so many that the pod holds: a tracked key takes several times the memory of a held one.
 const TRACKED_PART: usize = 4;
 const TRACKED_MIN: usize = 1_000;
 
-/// How often and how exactly to tell the store.
+/// How often and how exactly the pod reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The slowest a key that has cells to tell is told.
+    /// The longest time between two reports of a key that has cells to report.
     pub interval: Span,
-    /// The part of a bucket that may be unseen by the store.
+    /// The part of a bucket that the store may not know.
     pub accuracy: Share,
 }
 
-/// What to do next.
+/// What the shell has to send.
 #[derive(Debug, Default)]
-pub struct Turn {
-    /// Calls to send. Each lane has at most one under way.
+pub struct SyncActions {
+    /// Calls. Each lane has at most one in flight.
     pub calls: Vec<Call>,
-    /// A sign of life to send.
+    /// A heartbeat, if one is due.
     pub heartbeat: Option<Heartbeat>,
-    /// Refunded cells to give back in the store.
+    /// Refunds that the store is to give back.
     pub give_back: Vec<Refund>,
 }
 
-/// When a call was sent and when its answer came.
-#[derive(Clone, Copy, Debug)]
-pub struct Trip {
-    /// Before it was sent.
-    pub sent: Nanos,
-    /// After the answer was read.
-    pub back: Moment,
-}
-
-impl Trip {
-    /// The point that an answer holds for: some point of the way there and back; the middle is never far off.
-    fn anchor(&self) -> Nanos {
-        let there_and_back = self.back.now.since(self.sent).get();
-        self.sent.after(Span::nanos(there_and_back / 2))
-    }
-}
-
-/// The rounds.
+/// The sync of one pod.
 #[derive(Debug)]
 pub struct PodSync {
     pace: Pace,
@@ -101,12 +91,12 @@ pub struct PodSync {
     lanes: Vec<LaneState>,
     links: Vec<Link>,
     shard_of: Vec<usize>,
-    /// Boxed: a map is up to twice as large as what is in it, and three times while it grows.
+    /// Boxed: a map is up to twice as large as its content, and three times while it grows.
     keys: HashMap<StoreKey, Box<KeySync>>,
     due: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
     refunds: RefundQueue,
-    /// What other pods say of keys, as far as it matters.
+    /// News of keys, and how far this pod trusts it.
     news_trust: NewsTrust,
     budget: Budget,
     /// Keys that wait to be reported.
@@ -119,50 +109,11 @@ pub struct PodSync {
     version: u64,
 }
 
-/// One lane of the store, as this pod uses it.
-#[derive(Debug)]
-struct LaneState {
-    book: LaneBook,
-    /// When the next round may begin.
-    opens: Nanos,
-    under_way: UnderWay,
-    /// The number of the last call: its answer is of that call's keys.
-    called: u64,
-    /// When the first call was made that was not answered yet.
-    unanswered_since: Option<Nanos>,
-    /// Whether the store may have lost what it had: to be asked.
-    unsure: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnderWay {
-    Nothing,
-    Batch,
-    Probe,
-}
-
-/// Where and when something happens to the rounds.
-struct Here<'a> {
-    engine: &'a Engine,
-    snapshot: &'a Snapshot,
-    moment: Moment,
-}
-
-impl<'a> Here<'a> {
-    const fn now(&self) -> Nanos {
-        self.moment.now
-    }
-
-    fn subject_of_key(&self, key: StoreKey) -> Option<Subject<'a>> {
-        self.engine.subject_of_key(self.snapshot, key, self.moment)
-    }
-}
-
 impl PodSync {
-    /// The rounds of a pod that has told nothing yet.
+    /// The sync of a pod that has reported nothing yet.
     ///
-    /// Of as many keys as it holds, `keys_max`, a pod keeps one in [`TRACKED_PART`] in mind, and of what it told as much
-    /// as it would tell if each of those was told once.
+    /// A pod that holds `keys_max` keys tracks one in [`TRACKED_PART`] of them. For a replay it keeps as many deltas as it
+    /// tracks keys.
     pub fn new(pace: Pace, keys_max: usize) -> Self {
         let fleet_view = FleetView {
             accuracy: pace.accuracy,
@@ -170,14 +121,7 @@ impl PodSync {
         };
         let news_trust = NewsTrust::new(keys_max);
         let keys_max = (keys_max / TRACKED_PART).max(TRACKED_MIN);
-        let lane = |lane| LaneState {
-            book: LaneBook::new(lane).keeping(keys_max / usize::from(LANES)),
-            opens: Nanos::default(),
-            under_way: UnderWay::Nothing,
-            called: 0,
-            unanswered_since: None,
-            unsure: false,
-        };
+        let lane = |lane| LaneState::new(lane, keys_max / usize::from(LANES));
         Self {
             pace,
             fleet_view,
@@ -200,49 +144,49 @@ impl PodSync {
         }
     }
 
-    /// Says which shard each lane is in. Links of shards that stay keep their state.
+    /// Sets the shard of each lane. Links of shards that stay keep their state.
     pub fn set_shards(&mut self, shard_of: impl Fn(Lane) -> usize, shards: usize) {
         self.links.resize_with(shards.max(1), Link::new);
         let last = self.links.len() - 1;
         self.shard_of = Lane::all().map(|lane| shard_of(lane).min(last)).collect();
     }
 
-    /// Everything that is to be sent now.
-    pub fn turn(&mut self, engine: &Engine, moment: Moment) -> Turn {
+    /// Everything that the shell has to send now.
+    pub fn turn(&mut self, engine: &Engine, moment: Moment) -> SyncActions {
         let snapshot = engine.snapshot();
-        let here = &Here {
+        let context = &SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         if self.version != snapshot.version() {
-            self.rules_changed(here);
+            self.rules_changed(context);
         }
         for key in engine.take_queued() {
-            self.trigger_reached(here, key);
+            self.trigger_reached(context, key);
         }
         while let Some((at, key)) = self.due.first().copied()
             && at <= moment.now
         {
             self.due.pop_first();
-            self.look_due(here, key);
+            self.look_due(context, key);
         }
         for (key, cells) in engine.take_charges() {
             if let Some(key_sync) = self.keys.get_mut(&key) {
                 key_sync.charged = key_sync.charged.plus(cells);
             }
         }
-        self.look_after_hearsay(here);
+        self.review_news(context);
         self.update_unreachable(engine, moment.now);
         let heartbeat = self.heartbeat(moment.now);
         if heartbeat.is_some() && !self.membership.is_prompted() {
             self.doubt_next();
         }
-        // First: a busy key is at rest only now and then.
-        self.note_refunds(here);
-        let give_back = self.give_back(here);
-        let turn = Turn {
-            calls: self.calls(here),
+        // Before the calls: a busy key is at rest only now and then.
+        self.note_refunds(context);
+        let give_back = self.send_refunds(context);
+        let turn = SyncActions {
+            calls: self.calls(context),
             heartbeat,
             give_back,
         };
@@ -264,112 +208,113 @@ impl PodSync {
             .chain(self.news_trust.next_at())
             .chain(affordable)
             .chain(refunds);
-        // Something is always looked at again: a probe, a sign of life.
+        // There is always something to do later: a probe, a heartbeat.
         all.min().unwrap_or_else(|| now.after(self.pace.interval))
     }
 
-    /// The store answered.
-    pub fn answered(&mut self, engine: &Engine, lane: Lane, reply: &StoreReply, trip: Trip) {
+    /// The store answered a call.
+    pub fn call_answered(
+        &mut self,
+        engine: &Engine,
+        lane: Lane,
+        reply: &StoreReply,
+        trip: RoundTrip,
+    ) {
         let snapshot = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment: trip.back,
         };
-        self.lane_answered(&here, lane, reply, trip);
+        self.lane_answered(&context, lane, reply, trip);
     }
 
-    /// The store did not answer, or not what it was asked. `jitter` is any random number.
-    pub fn failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
-        self.lane_mut(lane).under_way = UnderWay::Nothing;
+    /// The store did not answer a call, or gave an invalid answer. `jitter` is any random number.
+    pub fn call_failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
+        self.lane_mut(lane).in_flight = LaneCall::None;
         self.totals.rounds.returned += 1;
-        self.unanswered(engine, lane, now, jitter);
+        self.request_failed(engine, lane, now, jitter);
     }
 
-    /// The store did something else that it was asked for in `lane`.
-    pub fn reached(&mut self, engine: &Engine, lane: Lane, now: Nanos) {
+    /// The store answered a request in `lane` that is not a call of the sync.
+    pub fn request_answered(&mut self, engine: &Engine, lane: Lane, now: Nanos) {
         self.link_succeeded(engine, lane, now);
     }
 
-    /// The store did not do something else that it was asked for in `lane`.
-    pub fn unanswered(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
+    /// The store did not answer a request in `lane` that is not a call of the sync.
+    pub fn request_failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
         let shard = self.shard(lane);
         self.links[shard].failed(now, jitter);
         self.update_unreachable(engine, now);
     }
 
-    /// Other pods told something.
+    /// Another pod, or the store, published news.
     pub fn news_received(&mut self, engine: &Engine, news: News, moment: Moment) {
         let snapshot: Arc<Snapshot> = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
-        self.receive_news(&here, news);
+        self.receive_news(&context, news);
     }
 
-    /// A sign of life was answered.
-    pub fn heartbeat_answered(
-        &mut self,
-        engine: &Engine,
-        heartbeat_answered: &HeartbeatReply,
-        moment: Moment,
-    ) {
+    /// The store answered a heartbeat.
+    pub fn heartbeat_answered(&mut self, engine: &Engine, reply: &HeartbeatReply, moment: Moment) {
         let snapshot = engine.snapshot();
-        let here = Here {
+        let context = SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         self.link_succeeded(engine, Lane::new(0), moment.now);
-        for key in &heartbeat_answered.reset_keys {
-            self.reset(&here, *key);
+        for key in &reply.reset_keys {
+            self.reset(&context, *key);
         }
-        self.membership.heartbeat_answered(heartbeat_answered);
-        // More pods are believed at once. Fewer are not: after an outage they come back one by one.
-        if heartbeat_answered.pods > self.fleet_view.pods || self.membership.is_steady() {
-            self.fleet_view.pods = heartbeat_answered.pods.max(1);
+        self.membership.heartbeat_answered(reply);
+        // A higher number of pods counts at once. A lower one does not: after an outage pods come back one by one.
+        if reply.pods > self.fleet_view.pods || self.membership.is_steady() {
+            self.fleet_view.pods = reply.pods.max(1);
             self.budget.set_pods(self.fleet_view.pods, moment.now);
         }
-        self.set_openings(&here);
+        self.set_openings(&context);
     }
 
-    /// A sign of life was not answered.
+    /// The store did not answer a heartbeat.
     pub fn heartbeat_failed(&mut self, engine: &Engine, now: Nanos, jitter: u64) {
         self.membership.heartbeat_failed();
-        self.unanswered(engine, Lane::new(0), now, jitter);
+        self.request_failed(engine, Lane::new(0), now, jitter);
     }
 
-    /// This pod stops: whatever is loud is told without waiting for its time, and the fleet that it leaves.
+    /// This pod stops: it reports all loud keys at once, and tells the fleet with its last heartbeat that it leaves.
     pub fn drain(&mut self, engine: &Engine, moment: Moment) {
         let snapshot = engine.snapshot();
-        let here = &Here {
+        let context = &SyncContext {
             engine,
             snapshot: &snapshot,
             moment,
         };
         self.membership.leave();
         for key in engine.take_queued() {
-            self.trigger_reached(here, key);
+            self.trigger_reached(context, key);
         }
         let mut loud: Vec<StoreKey> = self.loud().collect();
         loud.sort_unstable();
         for key in loud {
-            let pending = here
+            let pending = context
                 .subject_of_key(key)
                 .and_then(|subject| engine.bucket(&subject).pending());
-            let carried = self
+            let unsent = self
                 .keys
                 .get(&key)
                 .map_or(Cells::ZERO, |key_sync| key_sync.unsent.gross);
-            if pending.unwrap_or(Cells::ZERO).plus(carried) > Cells::ZERO {
-                self.enqueue(here, key, Reason::Drain);
+            if pending.unwrap_or(Cells::ZERO).plus(unsent) > Cells::ZERO {
+                self.enqueue(context, key, Reason::Drain);
             }
         }
     }
 
-    /// Whether everything loud has been told, and the store has said so, as far as it can be reached.
+    /// Whether the store has confirmed every cell of the loud keys, as far as it is reachable.
     pub fn is_settled(&self) -> bool {
         let mut lanes = self.lanes.iter().zip(Lane::all());
         let reported = lanes.all(|(state, lane)| {
@@ -379,12 +324,12 @@ impl PodSync {
         reported && self.refunds.is_settled(|key| self.is_reachable(key.lane()))
     }
 
-    /// Whether the store can be told of what is in `lane`.
+    /// Whether the shard of `lane` is reachable.
     pub fn is_reachable(&self, lane: Lane) -> bool {
         !self.links[self.shard(lane)].is_partitioned()
     }
 
-    /// The next heartbeat, if it is time and the store can be reached.
+    /// The next heartbeat, if it is due and the store is reachable.
     fn heartbeat(&mut self, now: Nanos) -> Option<Heartbeat> {
         let is_reachable = self.is_reachable(Lane::new(0));
         is_reachable

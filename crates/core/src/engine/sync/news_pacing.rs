@@ -1,30 +1,30 @@
-//! How much news the store delivers: by how much a level must grow before it is published again.
+//! The pace of news: by how much a level must grow before the store publishes it again.
 
 use crate::pure::sync::NEWS_STEP;
 use crate::pure::time::SECOND;
 use crate::pure::{Cells, Nanos, Span};
 
-/// Pieces of news that the store delivers per second, to all pods together: each costs it several microseconds.
+/// Messages that the store delivers per second, to all pods together: each costs it several microseconds.
 const DELIVERIES_PER_SECOND: u64 = 50_000;
-/// How often the step of news is set, and how soon again while there is too much.
+/// How often the pod sets the step of news, and how soon again while there is too much news.
 const NEWS_EVERY: Span = Span::seconds(1);
 const NEWS_SOONEST: Span = Span::nanos(125_000_000);
-/// The shortest step, beside [`NEWS_STEP`]: a key at its limit is published to a thousand pods ten times a second.
+/// The shortest step, beside [`NEWS_STEP`]: the store publishes a key at its limit to a thousand pods ten times a second.
 const NEWS_STEP_PER_POD: Span = Span::nanos(100_000);
 /// The longest step.
 const NEWS_STEP_MAX: Span = Span::seconds(10);
 
-/// The step of news. Every pod hears all news, and so all pods come to about the same step.
+/// The step of news. Every pod receives all news, so all pods set about the same step.
 #[derive(Debug, Default)]
 pub(super) struct NewsPacing {
-    /// Pieces heard since the step was last set.
+    /// Messages since the step was last set.
     heard: u64,
     set_at: Nanos,
     step: Span,
 }
 
 impl NewsPacing {
-    /// Counts a piece of news that was published by the step.
+    /// Counts a message that was published by the step.
     pub(super) const fn count(&mut self) {
         self.heard = self.heard.saturating_add(1);
     }
@@ -34,8 +34,8 @@ impl NewsPacing {
         self.step
     }
 
-    /// By how much a level must have grown to be published again: so much that the store, which delivers each piece to
-    /// every pod, is not overloaded by it.
+    /// Sets by how much a level must grow to be published again: so much that news does not overload the store, which
+    /// delivers each message to every pod.
     pub(super) fn set_step(&mut self, pods: u64, now: Nanos) -> Span {
         let elapsed = now.since(self.set_at);
         let deliveries = self.heard.saturating_mul(pods.max(1));
@@ -44,8 +44,8 @@ impl NewsPacing {
             let step = u128::from(self.step.get());
             let a_second = u128::from(deliveries) * u128::from(SECOND) / u128::from(elapsed.get());
             let fitting = step * a_second / u128::from(DELIVERIES_PER_SECOND);
-            // At most doubled, because what comes now was published under the step of before; at most halved, because
-            // a pod does not see the news that is held back.
+            // At most doubled, because the messages that come now were published under the former step; at most halved,
+            // because a pod does not see the news that the step holds back.
             let fitting = u64::try_from(fitting.clamp(step / 2, step * 2)).unwrap_or(u64::MAX);
             let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(pods)));
             self.step = Span::nanos(fitting).max(least).min(NEWS_STEP_MAX);
@@ -60,7 +60,7 @@ impl NewsPacing {
 mod tests {
     use super::*;
 
-    /// The step in milliseconds after each second in which so many pieces were heard by so many pods.
+    /// The step in milliseconds after each second, by the messages of that second.
     fn steps(pacing: &mut NewsPacing, pods: u64, heard: &[u64]) -> Vec<u64> {
         let step = |(second, heard): (u64, &u64)| {
             pacing.heard = *heard;

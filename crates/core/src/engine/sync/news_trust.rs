@@ -1,92 +1,92 @@
-//! What other pods are said to know of a key, and how far that is believed.
+//! News of keys, and how far this pod trusts it.
 //!
-//! Whoever may publish on the channel can say what it likes. So news that a key is full denies it at first, and the
-//! first check that is denied because of it makes this pod ask the store once:
+//! Anyone who may publish on the channel can publish anything. So news that a key is full denies the key at first, and the
+//! first check that it denies makes this pod ask the store once:
 //!
 //! | state | means | news of it |
 //! |---|---|---|
-//! | none | nothing was heard lately | is taken in |
-//! | heard | news raised the bucket, and no check was denied since | is taken in |
-//! | asking | a check was denied; the store is asked | is taken in |
-//! | confirmed | the store called the key full to this pod | is taken in |
-//! | doubted | the store said otherwise, or did not answer within [`BELIEVED_FOR`] | is passed over for a while |
+//! | none | there was no news lately | is taken in |
+//! | heard | news raised the bucket, and denied no check since | is taken in |
+//! | asking | news denied a check; the pod asks the store | is taken in |
+//! | confirmed | the store answered this pod that the key is full | is taken in |
+//! | doubted | the store answered otherwise, or not within [`BELIEVED_FOR`] | is ignored for a while |
 //!
-//! What news did to a bucket is remembered, so that it can be undone.
+//! The pod remembers what news changed in a bucket, so that it can undo the change.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::figures::Reason;
-use super::{Here, PodSync};
+use super::{PodSync, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::Subject;
 use crate::engine::buckets::{NewsChange, NewsEffect, StoreAnswer};
 use crate::pure::sync::StoreKey;
 use crate::pure::{Cells, Nanos, Span};
 
-/// How long news alone denies a key, counted from the first check that it denies.
+/// How long news alone denies a key, from the first check that it denies.
 const BELIEVED_FOR: Span = Span::seconds(1);
-/// For how long the store's own word covers further news of a key, at most; and no longer than the key's level.
+/// How long an answer of the store confirms further news of a key, at most; and no longer than the key's level.
 const CONFIRMED_FOR_MAX: Span = Span::seconds(60);
-/// How long news of a key is passed over once the store has said otherwise; four times as long each time that happens
-/// again before as much time has passed once more.
+/// How long the pod ignores news of a key after the store has said otherwise. If that happens again before as much time has
+/// passed once more, four times as long.
 const DOUBTED_FOR: Span = Span::seconds(30);
 const DOUBTED_AGAIN: u64 = 4;
 const DOUBTED_FOR_MAX: Span = Span::seconds(3_600);
-/// The pods that heard the same ask one after the other: within so much time for each of them.
+/// The pods that received the same news spread their questions to the store over so much time per pod.
 const ASKED_WITHIN_PER_POD: Span = Span::nanos(1_000_000);
 const ASKED_WITHIN_MIN: Span = Span::nanos(5_000_000);
 const ASKED_WITHIN_MAX: Span = Span::nanos(400_000_000);
-/// Of the keys that are held, one in so many may be known from news.
-const HEARSAY_PART: usize = 16;
-const HEARSAY_MIN: usize = 1_000;
+/// The pod keeps news of one key for so many that it holds.
+const NEWS_KEYS_PART: usize = 16;
+const NEWS_KEYS_MIN: usize = 1_000;
 
-/// What news said of a key, and what that changed here.
+/// News of a key, and what it changed in this pod.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    /// When it was last heard.
+    /// When the last news came.
     heard_at: Nanos,
     change: NewsChange,
-    /// For how long news of the key was doubted before, if that is not long ago.
+    /// How long the pod doubted news of the key before, if that is recent.
     doubted_for: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Belief {
     Heard(Claim),
-    /// `is_sent`: whether the key waits for its round, or has been in it.
+    /// `is_sent`: whether the pod has queued the key to ask the store.
     Asking {
         claim: Claim,
         until: Nanos,
         is_sent: bool,
     },
     Confirmed,
-    /// News is passed over until then. It is remembered for a while after that.
+    /// The pod ignores news until then, and remembers this for a while longer.
     Doubted {
         until: Nanos,
         length: Span,
     },
 }
 
-/// What is known from news, by key.
+/// The trust in news, by key.
 #[derive(Debug)]
 pub(super) struct NewsTrust {
-    /// And when to look at it next.
+    /// With the time of the next look at it.
     beliefs: HashMap<StoreKey, (Nanos, Belief)>,
     next: BTreeSet<(Nanos, StoreKey)>,
     keys_max: usize,
 }
 
 impl NewsTrust {
-    /// Of a pod that holds `keys_max` keys.
+    /// For a pod that holds `keys_max` keys.
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             beliefs: HashMap::new(),
             next: BTreeSet::new(),
-            keys_max: (keys_max / HEARSAY_PART).max(HEARSAY_MIN),
+            keys_max: (keys_max / NEWS_KEYS_PART).max(NEWS_KEYS_MIN),
         }
     }
 
-    /// When there is something to do.
+    /// When the next look is due.
     pub(super) fn next_at(&self) -> Option<Nanos> {
         self.next.first().map(|(at, _)| *at)
     }
@@ -101,7 +101,7 @@ impl NewsTrust {
         Some(belief)
     }
 
-    /// Keeps `belief` until `at`. Without room for it the one that would end first leaves, and is returned.
+    /// Keeps `belief` until `at`. Without room, the belief that would end first leaves and is returned.
     fn put(&mut self, key: StoreKey, at: Nanos, belief: Belief) -> Option<(StoreKey, Belief)> {
         self.remove(&key);
         self.beliefs.insert(key, (at, belief));
@@ -115,7 +115,7 @@ impl NewsTrust {
 }
 
 impl Claim {
-    /// What was claimed before, if that still counts, and what news changed now.
+    /// The claim before, if it has not ended, together with what news changed now.
     fn joined(known: Option<Self>, effect: NewsEffect, now: Nanos) -> Option<Self> {
         let known = known.filter(|claim| claim.change.ends > now);
         let change = known.map(|claim| claim.change);
@@ -133,15 +133,15 @@ impl Claim {
 }
 
 impl PodSync {
-    /// Other pods say that a key is full. Whether that is believed.
+    /// Takes in news that a key is full. Returns whether this pod trusts it.
     pub(super) fn receive_full(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         key: StoreKey,
         subject: Option<&Subject<'_>>,
         level: Span,
     ) -> bool {
-        let now = here.now();
+        let now = context.now();
         if self.refunds.outdates_news(key, now) {
             return false;
         }
@@ -152,8 +152,8 @@ impl PodSync {
             Some(Belief::Heard(_) | Belief::Asking { .. } | Belief::Confirmed) | None => Span::ZERO,
         };
         let effect = match subject {
-            Some(subject) => Some(self.raise(here, subject, level)),
-            None => here.engine.raise_unheld(key, level, now),
+            Some(subject) => Some(self.raise(context, subject, level)),
+            None => context.engine.raise_unheld(key, level, now),
         };
         let Some(effect) = effect else {
             return false; // its rule is gone
@@ -173,37 +173,37 @@ impl PodSync {
             *known = claim;
             return true;
         }
-        self.believe(here, key, claim.change.ends, Belief::Heard(claim));
+        self.believe(context, key, claim.change.ends, Belief::Heard(claim));
         if claim.is_long() {
-            here.engine.expect_denial(key.name);
+            context.engine.expect_denial(key.name);
         }
         true
     }
 
-    /// A check of a key was denied. Whether that was because of news: the store will be asked.
-    pub(super) fn denied_by_news(&mut self, here: &Here<'_>, key: StoreKey) -> bool {
+    /// A check of a key was denied. Returns whether that was because of news: then the pod will ask the store.
+    pub(super) fn denied_by_news(&mut self, context: &SyncContext<'_>, key: StoreKey) -> bool {
         let Some(Belief::Heard(claim)) = self.news_trust.get(&key) else {
             return false;
         };
-        if !claim.is_long() || here.engine.expects_denial(key.name) {
+        if !claim.is_long() || context.engine.expects_denial(key.name) {
             return false;
         }
         let within = ASKED_WITHIN_PER_POD.times(Cells::new(self.fleet_view.pods));
         let within = within.max(ASKED_WITHIN_MIN).min(ASKED_WITHIN_MAX);
-        let at = here.now().after(jitter(key, here.now(), within));
+        let at = context.now().after(jitter(key, context.now(), within));
         let belief = Belief::Asking {
             claim,
-            until: here.now().after(BELIEVED_FOR),
+            until: context.now().after(BELIEVED_FOR),
             is_sent: false,
         };
-        self.believe(here, key, at, belief);
+        self.believe(context, key, at, belief);
         true
     }
 
-    /// Asks where it is time to, and ends what nobody confirmed.
-    pub(super) fn look_after_hearsay(&mut self, here: &Here<'_>) {
+    /// Asks the store where that is due, and undoes news that the store did not confirm in time.
+    pub(super) fn review_news(&mut self, context: &SyncContext<'_>) {
         while let Some((at, key)) = self.news_trust.next.first().copied()
-            && at <= here.now()
+            && at <= context.now()
         {
             match self.news_trust.remove(&key) {
                 Some(Belief::Asking {
@@ -216,62 +216,62 @@ impl PodSync {
                         until,
                         is_sent: true,
                     };
-                    self.believe(here, key, until, belief);
-                    self.ask(here, key);
+                    self.believe(context, key, until, belief);
+                    self.ask(context, key);
                 }
                 Some(Belief::Asking { claim, .. }) => {
-                    self.disbelieve(here, key, &claim);
-                    self.doubt_news(here, key, &claim);
+                    self.disbelieve(context, key, &claim);
+                    self.doubt_news(context, key, &claim);
                 }
                 Some(Belief::Heard(_)) => {
-                    here.engine.expect_no_denial(key.name);
+                    context.engine.expect_no_denial(key.name);
                 }
                 Some(Belief::Confirmed | Belief::Doubted { .. }) | None => {}
             }
         }
     }
 
-    /// Puts a key into a round that tells nothing of it, for the answer.
-    fn ask(&mut self, here: &Here<'_>, key: StoreKey) {
-        let Some(subject) = here.subject_of_key(key).filter(|_| !self.is_full(key)) else {
+    /// Queues a key for the answer alone, even if there is nothing to report.
+    fn ask(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let Some(subject) = context.subject_of_key(key).filter(|_| !self.is_full(key)) else {
             return;
         };
-        self.track(&subject, here.now()).asks_store = true;
-        self.want(here, key, Reason::Confirm);
-        self.look_again(key, here.now().after(BELIEVED_FOR));
+        self.track(&subject, context.now()).asks_store = true;
+        self.want(context, key, Reason::Confirm);
+        self.look_again(key, context.now().after(BELIEVED_FOR));
     }
 
-    /// The store is about to say how a key stands: what news did to it is undone where the answer does not replace it.
-    pub(super) fn before_answer(&self, here: &Here<'_>, key: StoreKey) {
+    /// Before the pod folds an answer, it undoes what news changed, where the answer does not replace it.
+    pub(super) fn before_answer(&self, context: &SyncContext<'_>, key: StoreKey) {
         if let Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) = self.news_trust.get(&key)
             && claim.change.is_undone_before_answer()
         {
-            self.disbelieve(here, key, &claim);
+            self.disbelieve(context, key, &claim);
         }
     }
 
-    /// The store said to this pod how a key stands: news of it is confirmed, or was wrong.
+    /// After an answer of the store, news of the key is confirmed, or was wrong.
     pub(super) fn after_answer(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         subject: &Subject<'_>,
-        answered: &StoreAnswer,
+        answer: &StoreAnswer,
     ) {
-        let (key, now) = (subject.store_key(), here.now());
-        here.engine.expect_no_denial(key.name);
-        if let Some(ends) = subject.full_until(answered) {
+        let (key, now) = (subject.store_key(), context.now());
+        context.engine.expect_no_denial(key.name);
+        if let Some(ends) = subject.full_until(answer) {
             let until = ends.min(now.after(CONFIRMED_FOR_MAX));
-            self.believe(here, key, until, Belief::Confirmed);
+            self.believe(context, key, until, Belief::Confirmed);
             return;
         }
         match self.news_trust.get(&key) {
             Some(Belief::Heard(claim) | Belief::Asking { claim, .. }) => {
                 self.news_trust.remove(&key);
                 // An answer from before the news says nothing of it.
-                let is_newer = answered.frozen.at >= claim.heard_at;
-                let ends = subject.level_ends(answered);
+                let is_newer = answer.frozen.at >= claim.heard_at;
+                let ends = subject.level_ends(answer);
                 if is_newer && ends.after(BELIEVED_FOR) < claim.change.ends {
-                    self.doubt_news(here, key, &claim);
+                    self.doubt_news(context, key, &claim);
                 }
             }
             Some(Belief::Confirmed) => {
@@ -281,42 +281,42 @@ impl PodSync {
         }
     }
 
-    /// A key was reset: what was heard of it is of another time.
-    pub(super) fn forget_hearsay(&mut self, engine: &Engine, key: StoreKey) {
+    /// Drops news of a key that was reset.
+    pub(super) fn forget_news(&mut self, engine: &Engine, key: StoreKey) {
         engine.expect_no_denial(key.name);
         if !matches!(self.news_trust.get(&key), Some(Belief::Doubted { .. })) {
             self.news_trust.remove(&key);
         }
     }
 
-    fn doubt_news(&mut self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
+    fn doubt_news(&mut self, context: &SyncContext<'_>, key: StoreKey, claim: &Claim) {
         let longer = claim.doubted_for.times(Cells::new(DOUBTED_AGAIN));
         let length = longer.max(DOUBTED_FOR).min(DOUBTED_FOR_MAX);
-        let until = here.now().after(length);
+        let until = context.now().after(length);
         let belief = Belief::Doubted { until, length };
-        self.believe(here, key, until.after(length), belief);
+        self.believe(context, key, until.after(length), belief);
     }
 
-    fn believe(&mut self, here: &Here<'_>, key: StoreKey, at: Nanos, belief: Belief) {
+    fn believe(&mut self, context: &SyncContext<'_>, key: StoreKey, at: Nanos, belief: Belief) {
         let crowded_out = self.news_trust.put(key, at, belief);
         if let Some((key, Belief::Heard(claim) | Belief::Asking { claim, .. })) = crowded_out {
-            // Nobody would ask whether it is true.
-            self.disbelieve(here, key, &claim);
+            // Without its belief, the pod would never ask whether the news is true.
+            self.disbelieve(context, key, &claim);
         }
     }
 
-    /// Undoes what news did to a key.
-    fn disbelieve(&self, here: &Here<'_>, key: StoreKey, claim: &Claim) {
-        here.engine.expect_no_denial(key.name);
-        here.engine.drop_mitigation(key.name);
-        let Some(subject) = here.subject_of_key(key) else {
+    /// Undoes what news changed in a bucket.
+    fn disbelieve(&self, context: &SyncContext<'_>, key: StoreKey, claim: &Claim) {
+        context.engine.expect_no_denial(key.name);
+        context.engine.drop_mitigation(key.name);
+        let Some(subject) = context.subject_of_key(key) else {
             return;
         };
-        here.engine.bucket(&subject).undo_news(&claim.change);
+        context.engine.bucket(&subject).undo_news(&claim.change);
     }
 }
 
-/// A length below `within` that differs between pods and keys: each pod's time line began at its own start.
+/// A length below `within` that differs between pods and keys: each pod's clock began at its own start.
 fn jitter(key: StoreKey, now: Nanos, within: Span) -> Span {
     let low = (key.name & u128::from(u64::MAX)) as u64;
     let mixed = (now.get() ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15);

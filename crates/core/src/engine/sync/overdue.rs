@@ -1,16 +1,16 @@
-//! Keys that the store cannot be told of in time, because the pod may not send so much.
+//! Keys that the pod cannot report in time, because its budget for key updates is spent.
 //!
-//! A key that waits to be reported is *overdue* once its oldest cell has waited longer than it may, or as soon as its
-//! place in the order says that it will. From then on this pod grants only its share of it, as if the store were gone.
-//! What was admitted before is billed in full, what is admitted since as the share of how far the bucket filled up. The
-//! answer to the key's own report ends it, unless the next report would be late again.
+//! A key in the send queue is *overdue* once its oldest cell has waited longer than it may, or as soon as its place in the
+//! queue says that it will. From then on this pod grants only its share of the key, as if the store were unreachable. Cells
+//! that were admitted before are billed in full, cells since then as the share of how far the bucket filled up. The answer
+//! to the key's own report ends this, unless the next report would be late again.
 //!
 //! A short budget is not a store error: this holds for every hybrid rule, whatever its `on_store_error` is.
 
 use super::key_sync::KeySync;
 use super::phase::PhaseEvent;
-use super::queue::{Place, Urgency};
-use super::{Here, PodSync};
+use super::queue::{QueuePlace, Urgency};
+use super::{PodSync, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::SilentCells;
 use crate::engine::buckets::{KeyBucket, Subject};
@@ -18,19 +18,28 @@ use crate::pure::rule::Consistency;
 use crate::pure::sync::{Share, ShareCode, StoreKey};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// Of the keys that are looked at next, so many are tried for one that can make room.
+/// How many of the keys with the next planned looks the sync tries for one that can leave.
 const ROOM_TRIES_MAX: usize = 64;
 
-/// A key that is granted by share because it cannot be reported in time.
+/// What a pod grants of a key that it cannot report in time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Overdue {
+pub(super) struct OverdueGrant {
     pub(super) share: ShareCode,
-    /// Where its bucket ended when that began, or when it was last put in a batch.
+    /// Where the bucket ended when the key became overdue, or when it was last put in a batch.
     pub(super) from: Nanos,
 }
 
-impl Overdue {
-    /// What the cells cost that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
+/// What an answer to the report of an overdue key says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OverdueAnswer {
+    /// Where the bucket ended before the answer.
+    pub(super) before: Option<Nanos>,
+    /// Whether the key has no room, by the answer.
+    pub(super) is_full: bool,
+}
+
+impl OverdueGrant {
+    /// The price of the cells that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
     pub(super) fn price(&self, limit: &Limit, tat: Nanos, now: Nanos) -> Span {
         let share = self.share.share();
         let filled = tat.since(self.from.max(now));
@@ -39,55 +48,58 @@ impl Overdue {
 }
 
 impl PodSync {
-    /// How soon a key should be reported.
-    pub(super) fn urgency(&self, here: &Here<'_>, key: StoreKey) -> Urgency {
-        let Some(subject) = here.subject_of_key(key) else {
+    /// How soon the pod should report a key.
+    pub(super) fn urgency(&self, context: &SyncContext<'_>, key: StoreKey) -> Urgency {
+        let Some(subject) = context.subject_of_key(key) else {
             return Urgency::Ordinary;
         };
         let contested = subject.limit.burst() < Cells::new(self.fleet_view.pods);
-        if here.engine.bucket(&subject).is_share_denied() {
+        if context.engine.bucket(&subject).is_share_denied() {
             Urgency::ShareDenied
-        } else if contested || here.engine.bucket(&subject).is_half_used() {
+        } else if contested || context.engine.bucket(&subject).is_half_used() {
             Urgency::Contested
         } else {
             Urgency::Ordinary
         }
     }
 
-    /// A key that waits may have become more urgent.
-    pub(super) fn hurry(&mut self, here: &Here<'_>, key: StoreKey) {
-        let urgency = self.urgency(here, key);
+    /// Moves a queued key forward, if it has become more urgent.
+    pub(super) fn hurry(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let urgency = self.urgency(context, key);
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
         let place = key_sync.phase.place();
         if let Some(place) = place.filter(|place| urgency < place.urgency) {
             let since = place.since;
-            let sooner = Place { urgency, since };
+            let sooner = QueuePlace { urgency, since };
             key_sync.happen(PhaseEvent::Enqueue(sooner));
             self.queue.remove(key, place);
             self.queue.insert(key, sooner);
         }
         if let Some(overdue) = key_sync.overdue
-            && let Some(subject) = here.subject_of_key(key)
-            && !here.engine.bucket(&subject).is_share_denied()
+            && let Some(subject) = context.subject_of_key(key)
+            && !context.engine.bucket(&subject).is_share_denied()
         {
-            // Its bucket may have left the table and come back.
-            here.engine.bucket(&subject).grant_by_share(overdue.share);
+            // The bucket may have left the table and come back without the share.
+            context
+                .engine
+                .bucket(&subject)
+                .grant_by_share(overdue.share);
         }
     }
 
-    /// Looks whether a key that waits is overdue, and when to look again.
-    pub(super) fn watch(&mut self, here: &Here<'_>, key: StoreKey) {
-        let now = here.now();
-        let (Some(key_sync), Some(subject)) = (self.keys.get(&key), here.subject_of_key(key))
+    /// Decides whether a queued key is overdue, and plans the next look.
+    pub(super) fn watch(&mut self, context: &SyncContext<'_>, key: StoreKey) {
+        let now = context.now();
+        let (Some(key_sync), Some(subject)) = (self.keys.get(&key), context.subject_of_key(key))
         else {
             return;
         };
         let Some(place) = key_sync.phase.place() else {
             return;
         };
-        let (soonest, patience) = self.patience(here, &subject, key_sync);
+        let (soonest, patience) = self.patience(context, &subject, key_sync);
         if key_sync.overdue.is_some() || self.membership.is_leaving() || !may_be_overdue(&subject) {
             return;
         }
@@ -97,30 +109,35 @@ impl PodSync {
             _ => Span::ZERO,
         };
         if waited.plus(still_to_wait) >= patience && self.is_reachable(key.lane()) {
-            self.fall_overdue(here, &subject);
+            self.fall_overdue(context, &subject);
             return;
         }
         let next = if waited < soonest { soonest } else { patience };
         let next = place.since.after(next);
-        // Of a lane that cannot be reached there is nothing to decide until it can be.
+        // While its lane is unreachable, there is nothing to decide.
         self.look_again(key, if next > now { next } else { now.after(soonest) });
     }
 
-    /// How long cells of a key may wait: as long as those of any key, and as long as they may at all while the key is far
-    /// from its limit.
-    fn patience(&self, here: &Here<'_>, subject: &Subject<'_>, key_sync: &KeySync) -> (Span, Span) {
+    /// How long cells of a key may wait: first the time that holds for every key, then the time that holds for this one. A
+    /// key far from its limit may wait longer.
+    fn patience(
+        &self,
+        context: &SyncContext<'_>,
+        subject: &Subject<'_>,
+        key_sync: &KeySync,
+    ) -> (Span, Span) {
         let lane = subject.store_key().lane();
         let soonest = self.late_after(usize::from(lane.number()));
-        match key_sync.is_thin || here.engine.bucket(subject).is_half_used() {
+        match key_sync.is_thin || context.engine.bucket(subject).is_half_used() {
             true => (soonest, soonest),
             false => (soonest, soonest.max(self.age_max(subject))),
         }
     }
 
-    /// How long a key that begins to wait now will have to.
+    /// How long a key that enters the queue now will wait.
     fn wait_of(&self, urgency: Urgency, now: Nanos) -> Span {
         let ahead = self.queue.len_up_to(urgency);
-        // Besides them go calls, and, of every four, one by age.
+        // Beside the keys ahead, the budget pays for calls, and one call of four goes by age.
         let updates = ahead + ahead.div_ceil(3);
         let kept = match urgency {
             Urgency::ShareDenied | Urgency::Contested => 0,
@@ -129,28 +146,28 @@ impl PodSync {
         self.budget.wait_for(updates + kept, now)
     }
 
-    /// Grants a key by share from now on.
-    fn fall_overdue(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
+    /// Makes a key overdue: from now on this pod grants only its share of it.
+    fn fall_overdue(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
         let key = subject.store_key();
         let share = ShareCode::at_most(self.share_of(key));
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        // First the share, then what was admitted before: what comes in between is billed in full, too.
-        here.engine.bucket(subject).grant_by_share(share);
-        let SilentCells { cells, worth } = here.engine.bucket(subject).take_priced();
+        // First the share, then the cells that were admitted before: cells in between are billed in full, too.
+        context.engine.bucket(subject).grant_by_share(share);
+        let SilentCells { cells, worth } = context.engine.bucket(subject).take_priced();
         key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
         let price = subject.limit.interval().times(worth);
         key_sync.unsent.price = key_sync.unsent.price.plus(price);
-        let from = here
+        let from = context
             .engine
             .bucket(subject)
             .tat()
-            .unwrap_or_else(|| here.now());
-        key_sync.overdue = Some(Overdue { share, from });
+            .unwrap_or_else(|| context.now());
+        key_sync.overdue = Some(OverdueGrant { share, from });
     }
 
-    /// The bucket of a key was lowered: what fills it again is billed from there on.
+    /// A refund lowered the bucket of a key: what fills it again is billed from there on.
     pub(super) fn lower_overdue(&mut self, engine: &Engine, subject: &Subject<'_>) {
         let key_sync = self.keys.get_mut(&subject.store_key());
         if let Some(overdue) = key_sync.and_then(|key_sync| key_sync.overdue.as_mut())
@@ -160,63 +177,63 @@ impl PodSync {
         }
     }
 
-    /// The report of an overdue key was answered. If the next one would be late again, the key stays overdue: `true`.
+    /// The store answered the report of an overdue key. If the next one would be late again, the key stays overdue: `true`.
     ///
-    /// What the answer says is believed, with one exception. Where a share is less than a cell, one is granted all the
-    /// same; if the fleet is over the limit, the pod remembers by where its bucket ended, `before`, that it has had its
-    /// own.
+    /// The pod accepts what the answer says, with one exception. Where a share is less than a cell, the pod grants one cell
+    /// all the same. If the fleet is over the limit then, the pod raises its bucket to where it ended before the answer, and
+    /// so remembers that it has had its cell.
     pub(super) fn stay_overdue(
         &mut self,
-        here: &Here<'_>,
+        context: &SyncContext<'_>,
         subject: &Subject<'_>,
-        overdue: Overdue,
-        (before, full): (Option<Nanos>, bool),
+        overdue: OverdueGrant,
+        answer: OverdueAnswer,
     ) -> bool {
         let key = subject.store_key();
         let Some(key_sync) = self.keys.get(&key) else {
             return false;
         };
-        let (_, patience) = self.patience(here, subject, key_sync);
-        let wait = self.wait_of(self.urgency(here, key), here.now());
+        let (_, patience) = self.patience(context, subject, key_sync);
+        let wait = self.wait_of(self.urgency(context, key), context.now());
         if wait < patience || self.membership.is_leaving() {
             return false;
         }
         let is_one_cell = subject.limit.shared(overdue.share.share()).burst() == Cells::ONE;
-        if let Some(before) = before.filter(|_| is_one_cell && full) {
-            here.engine.bucket(subject).raise_tat(before);
+        if let Some(before) = answer.before.filter(|_| is_one_cell && answer.is_full) {
+            context.engine.bucket(subject).raise_tat(before);
         }
-        self.fall_overdue(here, subject);
+        self.fall_overdue(context, subject);
         let pending = self.keys.get(&key).is_some_and(|key| !key.is_at_rest());
-        if pending || here.engine.bucket(subject).pending() > Some(Cells::ZERO) {
-            self.want(here, key, super::Reason::Trigger);
+        if pending || context.engine.bucket(subject).pending() > Some(Cells::ZERO) {
+            self.want(context, key, super::Reason::Trigger);
         }
         true
     }
 
-    /// Makes sure that `key` can be tracked. If another one has to leave for it, says how far that one's even share was
-    /// in use: the newcomer, of which nothing is known, is taken to have used as much. `None` if nobody can leave.
-    pub(super) fn make_room(&mut self, here: &Here<'_>, key: StoreKey) -> Option<Span> {
+    /// Makes room to track `key`. If another key has to leave for it, returns how far that key's even share was in use: the
+    /// new key, of which nothing is known, is assumed to have used as much. `None` if no key can leave.
+    pub(super) fn make_room(&mut self, context: &SyncContext<'_>, key: StoreKey) -> Option<Span> {
         if self.keys.len() < self.keys_max || self.keys.contains_key(&key) {
             return Some(Span::ZERO);
         }
-        let now = here.now();
+        let now = context.now();
         let next = self.due.iter().take(ROOM_TRIES_MAX);
         let rested = next.filter_map(|(_, key)| {
             let key_sync = self
                 .keys
                 .get(key)
                 .filter(|key_sync| key_sync.is_at_rest())?;
-            let pending = here
+            let pending = context
                 .subject_of_key(*key)
-                .map(|subject| here.engine.bucket(&subject).pending());
+                .map(|subject| context.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
             is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, *key))
         });
         let (is_loud, even, least) = rested.min()?;
-        let subject = here.subject_of_key(least);
+        let subject = context.subject_of_key(least);
         self.untrack(least);
         if let Some(subject) = subject {
-            self.land_silent(here, &subject, self.opening(&subject));
+            self.land_silent(context, &subject, self.opening(&subject));
         }
         match is_loud {
             true => Some(Span::ZERO),
@@ -224,22 +241,22 @@ impl PodSync {
         }
     }
 
-    /// A key that cannot be tracked is not reported: this pod grants its even share of it.
-    pub(super) fn grant_untracked(&mut self, here: &Here<'_>, subject: &Subject<'_>) {
-        let SilentCells { cells, .. } = here.engine.bucket(subject).take_silent();
+    /// Handles a key that the sync cannot track: the pod does not report it, and grants only its even share of it.
+    pub(super) fn grant_untracked(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
+        let SilentCells { cells, .. } = context.engine.bucket(subject).take_silent();
         self.totals.lost.crowd = self.totals.lost.crowd.plus(cells);
         let share = ShareCode::at_most(Share::even(self.fleet_view.pods));
-        here.engine.bucket(subject).grant_by_share(share);
+        context.engine.bucket(subject).grant_by_share(share);
     }
 
-    /// The keys that are overdue.
+    /// The number of overdue keys.
     pub(super) fn overdue(&self) -> u64 {
         let keys = self.keys.values();
         keys.filter(|key_sync| key_sync.overdue.is_some()).count() as u64
     }
 }
 
-/// Whether a key of such a rule can be granted by share.
+/// Whether the pod may grant only a share of the key while it cannot report it.
 fn may_be_overdue(subject: &Subject<'_>) -> bool {
     subject.rule.spec.consistency == Consistency::Hybrid
 }

@@ -1,29 +1,29 @@
 //! The phases of a key in the sync: silent, loud, queued, in flight.
 //!
-//! A phase carries what only it has. [`Phase::after`] is the one place that changes it, and has an arm for every pair of
+//! A phase carries what only it has. [`KeyPhase::after`] is the one place that changes it, and has an arm for every pair of
 //! phase and event; docs/key-phases.md is the table, printed by the test below.
 
 use super::figures::Reason;
-use super::queue::Place;
+use super::queue::QueuePlace;
 use crate::engine::buckets::{BucketAddress, FrozenCells};
 use crate::pure::sync::Terms;
 use crate::pure::{Cells, Nanos};
 
 /// Where a key is on its way to the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Phase {
+pub(super) enum KeyPhase {
     /// This pod uses the key within its even share and reports nothing of it.
     Silent,
-    /// This pod reports every cell of it. Nothing is under way.
+    /// This pod reports every cell of it. Nothing is queued or in flight.
     Loud {
         until: Nanos,
-        /// Why it wants a round, while its last one was too short ago.
+        /// Why it wants a round, while its last round is too recent.
         postponed: Option<Reason>,
     },
     /// It waits in the send queue. A silent key does so only to ask the store.
     Queued {
         loud_until: Option<Nanos>,
-        place: Place,
+        place: QueuePlace,
     },
     /// It is in a batch.
     InFlight {
@@ -37,25 +37,25 @@ pub(super) enum Phase {
 pub(super) struct Flight {
     pub(super) frozen: FrozenCells,
     pub(super) terms: Terms,
-    /// Those of its cells that were charged although they were denied.
+    /// Cells in the flight that were charged although they were denied.
     pub(super) charged: Cells,
     /// Where its bucket is.
     pub(super) address: BucketAddress,
-    /// Whether the key was reset meanwhile: the answer is not of what it is now.
+    /// Whether the key was reset meanwhile: the answer is about the key before the reset.
     pub(super) stale: bool,
 }
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PhaseEvent {
-    /// It is contended: this pod reports it until then at least.
+    /// It is contested: this pod reports it until then at least.
     Contend(Nanos),
     /// It has been loud for long enough.
     Calm,
     /// It wants a round too soon after its last one.
     Postpone(Reason),
     /// It gets a place in the send queue, or a better one.
-    Enqueue(Place),
+    Enqueue(QueuePlace),
     /// It leaves the queue with nothing to report.
     Dequeue,
     /// It leaves the queue in a batch.
@@ -64,7 +64,7 @@ pub(super) enum PhaseEvent {
     Land,
 }
 
-impl Phase {
+impl KeyPhase {
     /// The phase after `event`.
     pub(super) fn after(self, event: PhaseEvent) -> Self {
         use PhaseEvent::{Calm, Contend, Dequeue, Enqueue, Land, Postpone, Send};
@@ -138,7 +138,7 @@ impl Phase {
         }
     }
 
-    pub(super) const fn place(&self) -> Option<Place> {
+    pub(super) const fn place(&self) -> Option<QueuePlace> {
         match self {
             Self::Queued { place, .. } => Some(*place),
             Self::Silent | Self::Loud { .. } | Self::InFlight { .. } => None,
@@ -159,7 +159,7 @@ impl Phase {
         }
     }
 
-    /// Takes out why the key wants a round that was too soon.
+    /// Takes out the reason of a round that was postponed.
     pub(super) const fn take_postponed(&mut self) -> Option<Reason> {
         match self {
             Self::Loud { postponed, .. } => postponed.take(),
@@ -184,20 +184,20 @@ mod tests {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-phases.md");
     const NOW: Nanos = Nanos::new(5);
 
-    fn name(phase: Phase) -> &'static str {
+    fn name(phase: KeyPhase) -> &'static str {
         match (phase, phase.loud_until().is_some()) {
-            (Phase::Silent, _) => "silent",
+            (KeyPhase::Silent, _) => "silent",
             (
-                Phase::Loud {
+                KeyPhase::Loud {
                     postponed: None, ..
                 },
                 _,
             ) => "loud",
-            (Phase::Loud { .. }, _) => "loud, postponed",
-            (Phase::Queued { .. }, true) => "queued",
-            (Phase::Queued { .. }, false) => "queued, silent",
-            (Phase::InFlight { .. }, true) => "in flight",
-            (Phase::InFlight { .. }, false) => "in flight, silent",
+            (KeyPhase::Loud { .. }, _) => "loud, postponed",
+            (KeyPhase::Queued { .. }, true) => "queued",
+            (KeyPhase::Queued { .. }, false) => "queued, silent",
+            (KeyPhase::InFlight { .. }, true) => "in flight",
+            (KeyPhase::InFlight { .. }, false) => "in flight, silent",
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
 
     fn table() -> String {
         let urgency = Urgency::Ordinary;
-        let place = Place {
+        let place = QueuePlace {
             urgency,
             since: NOW,
         };
@@ -227,8 +227,8 @@ mod tests {
             ("send", PhaseEvent::Send(flight())),
             ("land", PhaseEvent::Land),
         ];
-        let loud = Phase::Silent.after(PhaseEvent::Contend(NOW));
-        let phases = [Phase::Silent, loud].map(|resting| {
+        let loud = KeyPhase::Silent.after(PhaseEvent::Contend(NOW));
+        let phases = [KeyPhase::Silent, loud].map(|resting| {
             let queued = resting.after(PhaseEvent::Enqueue(place));
             [resting, queued, queued.after(PhaseEvent::Send(flight()))]
         });
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_key_stays_loud_for_the_longest_hold() {
         let at = |nanos| PhaseEvent::Contend(Nanos::new(nanos));
-        let loud = Phase::Silent.after(at(7)).after(at(9)).after(at(8));
+        let loud = KeyPhase::Silent.after(at(7)).after(at(9)).after(at(8));
         assert_eq!(loud.loud_until(), Some(Nanos::new(9)));
         let flying = loud.after(PhaseEvent::Send(flight()));
         assert!(flying.flight().is_none(), "only what is queued is sent");

@@ -1,24 +1,24 @@
-//! The keys that wait to be reported, in the one order in which the pod reports them.
+//! The send queue: the keys that wait for a report, in the order in which the pod reports them.
 //!
-//! The order is over keys: first those whose share has just denied a check, then those that are contested, then the rest,
-//! and within each of these the one that has waited longest. Lanes only say which keys can travel together. One call in
-//! [`BY_AGE_EVERY`] takes the keys that have waited longest, whatever else they are, so no key waits for ever.
+//! The order is over keys, not lanes: first keys whose share has just denied a check, then contested keys, then the rest;
+//! within each of these the key that has waited longest. Lanes only say which keys can share a call. One call in
+//! [`BY_AGE_EVERY`] takes the keys that have waited longest, however urgent they are, so no key waits for ever.
 
 use std::collections::BTreeSet;
 
 use crate::pure::sync::{LANES, Lane, StoreKey};
 use crate::pure::{Nanos, Span};
 
-/// Of so many calls one goes by age alone, if there is a key that has waited for so long.
+/// One of so many calls goes by age alone, if a key has waited for [`OLD`].
 const BY_AGE_EVERY: u64 = 4;
 const OLD: Span = Span::seconds(1);
 
-/// How soon a key should be reported. In the order in which that is done.
+/// How soon the pod should report a key; the first variant is the most urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
     /// Its share has denied a check that the whole limit might have admitted.
     ShareDenied,
-    /// Its burst is smaller than the fleet, or more than half of it is in use: each pod alone could exceed it.
+    /// Its burst is smaller than the number of pods, or more than half of it is in use: each pod alone could exceed it.
     Contested,
     Ordinary,
 }
@@ -27,26 +27,26 @@ impl Urgency {
     const ALL: [Self; 3] = [Self::ShareDenied, Self::Contested, Self::Ordinary];
 }
 
-/// The place of a key in the order.
+/// The place of a key in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     pub(super) urgency: Urgency,
-    /// Since when it waits.
+    /// Since when the key waits.
     pub(super) since: Nanos,
 }
 
-/// How the keys of a call are chosen.
+/// How a call chooses its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum QueueOrder {
     Urgency,
     Age,
 }
 
-/// The keys of a lane that wait.
+/// The waiting keys of a lane.
 #[derive(Debug)]
 struct LaneQueue {
     keys: [BTreeSet<(Nanos, StoreKey)>; Urgency::ALL.len()],
-    /// Since when the first of each waits; [`NONE`] if none does.
+    /// Since when the first key of each urgency waits; [`NONE`] if there is none.
     firsts: [Nanos; Urgency::ALL.len()],
 }
 
@@ -63,25 +63,25 @@ impl Default for LaneQueue {
 }
 
 impl LaneQueue {
-    /// The place of the key that goes first.
-    fn head(&self, order: Order) -> Option<Place> {
+    /// The place of the first key.
+    fn head(&self, order: QueueOrder) -> Option<QueuePlace> {
         let heads = Urgency::ALL.into_iter().zip(self.firsts);
         let mut heads = heads
             .filter(|(_, since)| *since < NONE)
-            .map(|(urgency, since)| Place { urgency, since });
+            .map(|(urgency, since)| QueuePlace { urgency, since });
         match order {
-            Order::Urgency => heads.next(),
-            Order::Age => heads.min_by_key(|place| place.since),
+            QueueOrder::Urgency => heads.next(),
+            QueueOrder::Age => heads.min_by_key(|place| place.since),
         }
     }
 
-    fn insert(&mut self, key: StoreKey, place: Place) -> bool {
+    fn insert(&mut self, key: StoreKey, place: QueuePlace) -> bool {
         let index = place.urgency as usize;
         self.firsts[index] = self.firsts[index].min(place.since);
         self.keys[index].insert((place.since, key))
     }
 
-    fn remove(&mut self, key: StoreKey, place: Place) -> bool {
+    fn remove(&mut self, key: StoreKey, place: QueuePlace) -> bool {
         let was_there = self.keys[place.urgency as usize].remove(&(place.since, key));
         self.note_first(place.urgency);
         was_there
@@ -103,11 +103,11 @@ impl LaneQueue {
     }
 }
 
-/// The queue.
+/// The send queue.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     lanes: Vec<LaneQueue>,
-    /// Keys that wait, by urgency.
+    /// The number of waiting keys, by urgency.
     waiting: [usize; Urgency::ALL.len()],
     calls: u64,
 }
@@ -123,13 +123,13 @@ impl Default for SendQueue {
 }
 
 impl SendQueue {
-    pub(super) fn insert(&mut self, key: StoreKey, place: Place) {
+    pub(super) fn insert(&mut self, key: StoreKey, place: QueuePlace) {
         let lane = &mut self.lanes[usize::from(key.lane().number())];
         let is_new = lane.insert(key, place);
         self.waiting[place.urgency as usize] += usize::from(is_new);
     }
 
-    pub(super) fn remove(&mut self, key: StoreKey, place: Place) {
+    pub(super) fn remove(&mut self, key: StoreKey, place: QueuePlace) {
         let lane = &mut self.lanes[usize::from(key.lane().number())];
         let was_there = lane.remove(key, place);
         self.waiting[place.urgency as usize] -= usize::from(was_there);
@@ -139,12 +139,12 @@ impl SendQueue {
         self.waiting == [0; Urgency::ALL.len()]
     }
 
-    /// The keys that are as urgent as this, or more.
+    /// The number of keys that are at least as urgent as this.
     pub(super) fn len_up_to(&self, urgency: Urgency) -> usize {
         self.waiting[..=urgency as usize].iter().sum()
     }
 
-    /// The keys of a lane that wait, as urgent as this or more.
+    /// The number of keys of a lane that are at least as urgent as this.
     pub(super) fn len_in(&self, lane: Lane, urgency: Urgency) -> usize {
         let lane = &self.lanes[usize::from(lane.number())];
         let sets = lane.keys[..=urgency as usize].iter();
@@ -155,45 +155,46 @@ impl SendQueue {
         self.lanes[usize::from(lane.number())].is_empty()
     }
 
-    /// How the next call chooses its keys. Where nothing is urgent, urgency and age are the same order.
-    pub(super) fn order(&self, now: Nanos) -> Order {
+    /// How the next call chooses its keys. While no key is urgent, urgency and age are the same order.
+    pub(super) fn order(&self, now: Nanos) -> QueueOrder {
         let urgent = self.len_up_to(Urgency::Contested) > 0;
         if !urgent || self.calls % BY_AGE_EVERY < BY_AGE_EVERY - 1 {
-            return Order::Urgency;
+            return QueueOrder::Urgency;
         }
         let mut firsts = self.lanes.iter().flat_map(|lane| lane.firsts);
         match firsts.any(|since| since < NONE && now.since(since) >= OLD) {
-            true => Order::Age,
-            false => Order::Urgency,
+            true => QueueOrder::Age,
+            false => QueueOrder::Urgency,
         }
     }
 
-    /// Of `lanes`, the one whose first key comes first, and that key's place.
-    pub(super) fn first(&self, lanes: &[Lane], order: Order) -> Option<(Lane, Place)> {
+    /// The lane of `lanes` whose first key comes first, and that key's place.
+    pub(super) fn first(&self, lanes: &[Lane], order: QueueOrder) -> Option<(Lane, QueuePlace)> {
         let heads = lanes.iter().filter_map(|lane| {
             let head = self.lanes[usize::from(lane.number())].head(order)?;
             Some((*lane, head))
         });
         heads.min_by_key(|(_, head)| match order {
-            Order::Urgency => (head.urgency, head.since),
-            Order::Age => (Urgency::Ordinary, head.since),
+            QueueOrder::Urgency => (head.urgency, head.since),
+            QueueOrder::Age => (Urgency::Ordinary, head.since),
         })
     }
 
-    /// Takes up to `most` keys of `lane`, and of the ordinary ones only up to `ordinary_most`.
+    /// Takes at most `most` keys of `lane`. It takes ordinary keys only while it has taken less than `ordinary_most`.
     pub(super) fn take(
         &mut self,
         lane: Lane,
-        order: Order,
-        (most, ordinary_most): (usize, usize),
+        order: QueueOrder,
+        most: usize,
+        ordinary_most: usize,
     ) -> Vec<StoreKey> {
         self.calls += 1;
         let queue = &mut self.lanes[usize::from(lane.number())];
         let mut taken = Vec::new();
-        while let Some(Place { urgency, .. }) = queue.head(order) {
+        while let Some(QueuePlace { urgency, .. }) = queue.head(order) {
             let full = match (order, urgency) {
-                (Order::Urgency, Urgency::Ordinary) => taken.len() >= most.min(ordinary_most),
-                (Order::Age, _) | (_, Urgency::ShareDenied | Urgency::Contested) => {
+                (QueueOrder::Urgency, Urgency::Ordinary) => taken.len() >= most.min(ordinary_most),
+                (QueueOrder::Age, _) | (_, Urgency::ShareDenied | Urgency::Contested) => {
                     taken.len() >= most
                 }
             };
@@ -221,13 +222,13 @@ mod tests {
         StoreKey::level(rule, name)
     }
 
-    fn place(urgency: Urgency, since: u64) -> Place {
+    fn place(urgency: Urgency, since: u64) -> QueuePlace {
         let since = Nanos::new(since);
-        Place { urgency, since }
+        QueuePlace { urgency, since }
     }
 
     /// The rules' numbers of the keys that three calls of at most two keys take.
-    fn taken(keys: &[(u8, u64, Place)], calls: usize) -> Vec<Vec<u64>> {
+    fn taken(keys: &[(u8, u64, QueuePlace)], calls: usize) -> Vec<Vec<u64>> {
         let mut queue = SendQueue::default();
         for (lane, rule, place) in keys {
             queue.insert(key(*lane, *rule), *place);
@@ -236,7 +237,7 @@ mod tests {
         let call = |_| {
             let order = queue.order(Nanos::new(2_000_000_000));
             let (lane, _) = queue.first(&lanes, order)?;
-            let keys = queue.take(lane, order, (2, 2));
+            let keys = queue.take(lane, order, 2, 2);
             Some(keys.iter().map(|key| key.rule).collect())
         };
         (0..calls).map_while(call).collect()
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_is_gone() {
+    fn a_removed_key_is_gone() {
         let mut queue = SendQueue::default();
         let at = place(Urgency::Contested, 4);
         queue.insert(key(3, 1), at);

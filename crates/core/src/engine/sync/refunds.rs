@@ -1,15 +1,15 @@
-//! Cells that callers gave back: what of them the store has to hear.
+//! Refunds in the store: which of the cells that callers gave back the store has to give back too.
 //!
-//! What this pod was silent of, the store does not know. The rest is given back there once nothing of the key is on its
-//! way: the store takes no more than it has. Until then every answer of the store has those cells among the used ones, so
-//! a fold takes them off again. Other pods learn of a refund with their next round. While the store cannot be told, a
-//! refund stays with this pod: that can deny too much, never too little.
+//! The store does not know cells that this pod was silent about. The pod sends the rest as refunds once nothing of the key
+//! is in flight, because the store gives back no more than it has. Until then every answer of the store still counts those
+//! cells as used, so a fold subtracts them. Other pods learn of a refund with their next round. While the store is
+//! unreachable, a refund stays with this pod: that can deny too much, never too little.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use super::key_sync::Unsent;
-use super::{Here, PodSync, Trip};
+use super::{PodSync, RoundTrip, SyncContext};
 use crate::engine::Engine;
 use crate::engine::buckets::ReportedCells;
 use crate::engine::buckets::{KeyBucket, Subject};
@@ -17,22 +17,22 @@ use crate::pure::rule::Consistency;
 use crate::pure::sync::{CALL_COST, Refund, StoreKey, StoreState, Terms};
 use crate::pure::{Cells, Nanos, Span};
 
-/// Keys with refunds that the store has not got yet. What comes beyond them stays with this pod.
+/// Keys with refunds that the store has not given back yet. Refunds of further keys stay with this pod.
 const REFUND_KEYS_MAX: usize = 16_384;
-/// Of what a pod may send now, refunds take at most one in so many parts: to report what was used comes first.
+/// Refunds take at most one in so many parts of the budget: reports of usage come first.
 const BUDGET_PART: usize = 2;
-/// News from before a refund may come so long after the store has answered it.
+/// How long after the store has answered a refund news from before it may still come.
 const NEWS_LATE_MAX: Span = Span::seconds(1);
 /// What one refund costs the store, in key updates.
 const REFUND_COST: usize = 1 + CALL_COST;
 
-/// The refunds of all keys that the store has not got yet.
+/// The refunds of all keys that the store has not given back yet.
 #[derive(Debug, Default)]
 pub(super) struct RefundQueue {
     keys: BTreeMap<StoreKey, KeyRefund>,
-    /// The key that was sent last: the next one's turn is next.
+    /// The key of the last refund: the key after it is next.
     sent_last: Option<StoreKey>,
-    /// Whether some wait for the budget.
+    /// Whether refunds wait for the budget.
     short_of_budget: bool,
     /// Keys whose refund the store has answered, and when.
     answered: BTreeMap<StoreKey, Nanos>,
@@ -41,29 +41,29 @@ pub(super) struct RefundQueue {
 /// The refunds of one key.
 #[derive(Clone, Copy, Debug)]
 struct KeyRefund {
-    /// What the key was counted under.
+    /// The terms under which the store counts the key.
     terms: Terms,
-    /// What is yet to be sent.
+    /// Cells that the pod has yet to send.
     due: ReportedCells,
-    /// What was sent and not answered yet, and when.
+    /// Cells that the pod has sent and the store has not answered, and when the pod sent them.
     sent: Option<(ReportedCells, Nanos)>,
 }
 
 impl KeyRefund {
-    /// Notes what was refunded at `now`.
+    /// Notes a refund of `now`.
     fn note(&mut self, reported: ReportedCells, now: Nanos) {
         self.due = self.due.joined(reported, &self.terms, now);
     }
 }
 
 impl RefundQueue {
-    /// What the store says of a key is too high at `now` by this: it has yet to be told.
+    /// By how much the store's count of a key is too high at `now`, because of refunds that are not sent yet.
     pub(super) fn due(&self, key: StoreKey, now: Nanos) -> ReportedCells {
         let refund = self.keys.get(&key);
         refund.map_or_else(ReportedCells::default, |refund| refund.due.netted(now))
     }
 
-    /// By how much what other pods say of a key's level may be too high; for windows, by how many cells.
+    /// By how much the level in news of a key may be too high; for windows, by how many cells.
     pub(super) fn unsettled(&self, key: StoreKey, now: Nanos) -> ReportedCells {
         let Some(refund) = self.keys.get(&key) else {
             return ReportedCells::default();
@@ -78,7 +78,7 @@ impl RefundQueue {
         answered.is_some_and(|at| now.since(*at) < NEWS_LATE_MAX)
     }
 
-    /// Notes that the store has given back what was refunded of a key.
+    /// Notes that the store has given back the refund of a key.
     fn note_answered(&mut self, key: StoreKey, now: Nanos) {
         if self.answered.len() >= REFUND_KEYS_MAX {
             self.answered.retain(|_, at| now.since(*at) < NEWS_LATE_MAX);
@@ -88,12 +88,12 @@ impl RefundQueue {
         }
     }
 
-    /// Forgets the refunds of a key: nothing of it is used any more.
+    /// Drops the refunds of a key.
     pub(super) fn forget(&mut self, key: StoreKey) {
         self.keys.remove(&key);
     }
 
-    /// Whether nothing has to be sent that may be.
+    /// Whether no refund waits that may be sent.
     pub(super) fn is_settled(&self, may_be_sent: impl Fn(StoreKey) -> bool) -> bool {
         let mut keys = self.keys.iter();
         keys.all(|(key, refund)| refund.due.cells == Cells::ZERO || !may_be_sent(*key))
@@ -111,14 +111,14 @@ impl RefundQueue {
             sent: None,
         });
         if !subject.is_on_scale(&refund.terms) {
-            // On another scale it is not known what it is worth.
+            // The refund was counted under other terms, so its worth is unknown.
             (refund.terms, refund.due) = (terms, ReportedCells::default());
         }
         refund.terms = terms;
         refund.note(reported, now);
     }
 
-    /// The keys in the order of their turn.
+    /// The keys with refunds to send, in order; the key after the last one sent comes first.
     fn in_turn(&self) -> Vec<StoreKey> {
         let keys = |range| {
             let waiting =
@@ -137,7 +137,7 @@ impl RefundQueue {
         }
     }
 
-    /// What is due of a key, which is on its way from now on.
+    /// The refund to send of a key, which is in flight from now on.
     fn send(&mut self, subject: Option<&Subject<'_>>, key: StoreKey, now: Nanos) -> Option<Refund> {
         let refund = self.keys.get_mut(&key)?;
         let due = std::mem::take(&mut refund.due).netted(now);
@@ -161,29 +161,29 @@ impl RefundQueue {
 }
 
 impl PodSync {
-    /// Notes what callers gave back since the last time.
-    pub(super) fn note_refunds(&mut self, here: &Here<'_>) {
-        for (key, reported) in here.engine.take_refunds() {
-            if let Some(subject) = here.subject_of_key(key) {
-                let reported = self.spoken_of(&subject, reported);
-                self.refunds.note(&subject, reported, here.now());
-                self.lower_overdue(here.engine, &subject);
+    /// Takes the refunds that callers made since the last time.
+    pub(super) fn note_refunds(&mut self, context: &SyncContext<'_>) {
+        for (key, reported) in context.engine.take_refunds() {
+            if let Some(subject) = context.subject_of_key(key) {
+                let reported = self.known_to_store(&subject, reported);
+                self.refunds.note(&subject, reported, context.now());
+                self.lower_overdue(context.engine, &subject);
             }
         }
     }
 
-    /// What to give back in the store now.
-    pub(super) fn give_back(&mut self, here: &Here<'_>) -> Vec<Refund> {
-        let now = here.now();
+    /// The refunds to send now.
+    pub(super) fn send_refunds(&mut self, context: &SyncContext<'_>) -> Vec<Refund> {
+        let now = context.now();
         self.refunds.short_of_budget = false;
         let mut affordable = self.budget.available(now) / BUDGET_PART / REFUND_COST;
-        let mut given_back = Vec::new();
+        let mut refunds = Vec::new();
         for key in self.refunds.in_turn() {
             let key_sync = self.keys.get(&key);
             if key_sync
                 .is_some_and(|key| key.phase.flight().is_some() || key.unsent != Unsent::default())
             {
-                continue; // a part of it is on its way
+                continue; // a part of it is in flight, or will be
             }
             if !self.is_reachable(key.lane()) {
                 self.refunds.forget(key);
@@ -195,30 +195,36 @@ impl PodSync {
             }
             if let Some(refund) = self
                 .refunds
-                .send(here.subject_of_key(key).as_ref(), key, now)
+                .send(context.subject_of_key(key).as_ref(), key, now)
             {
                 let _ = self.budget.take(REFUND_COST, now);
                 affordable -= 1;
                 self.refunds.sent_last = Some(key);
-                given_back.push(refund);
+                refunds.push(refund);
             }
         }
-        given_back
+        refunds
     }
 
-    /// When refunds that wait for the budget can be sent.
+    /// When the budget allows refunds that wait for it.
     pub(super) fn refunds_open(&self, now: Nanos) -> Option<Nanos> {
         let cost = REFUND_COST.saturating_mul(BUDGET_PART);
         let short = self.refunds.short_of_budget;
         short.then(|| self.budget.next_at(cost, now))
     }
 
-    /// The store gave cells back and said how the key stands since.
-    pub fn given_back(&mut self, engine: &Engine, refund: &Refund, state: StoreState, trip: Trip) {
+    /// The store gave cells back and answered the state of the key.
+    pub fn refund_answered(
+        &mut self,
+        engine: &Engine,
+        refund: &Refund,
+        state: StoreState,
+        trip: RoundTrip,
+    ) {
         let key = refund.key;
         let sent = self.end_refund(key);
         self.refunds.note_answered(key, trip.back.now);
-        // Of what was put in a batch since, nobody knows whether that level has it.
+        // That level may or may not include cells that the pod put in a batch since.
         let is_newer = |sent: Nanos| {
             self.keys
                 .get(&key)
@@ -229,7 +235,7 @@ impl PodSync {
             return;
         };
         let is_strict = subject.rule.spec.consistency == Consistency::Strict;
-        // Of what this pod uses in silence, the store's level has nothing.
+        // The store's level does not include cells that this pod is silent about.
         let is_loud = self.keys.get(&key).is_some_and(|key| key.is_loud());
         let is_silent = self.even_share(&subject).is_some() && !is_loud;
         if sent.map_or(is_strict, is_newer) && !is_silent {
@@ -241,13 +247,13 @@ impl PodSync {
         }
     }
 
-    /// The store did not give cells back, or did not say so. `jitter` is any random number.
-    pub fn not_given_back(&mut self, engine: &Engine, key: StoreKey, now: Nanos, jitter: u64) {
+    /// The store did not answer a refund. `jitter` is any random number.
+    pub fn refund_failed(&mut self, engine: &Engine, key: StoreKey, now: Nanos, jitter: u64) {
         let _ = self.end_refund(key);
-        self.unanswered(engine, key.lane(), now, jitter);
+        self.request_failed(engine, key.lane(), now, jitter);
     }
 
-    /// A refund is no longer on its way. When it was sent, if it was one of a caller's.
+    /// Ends the flight of a refund. Returns when the pod sent it; `None` if it is not in this queue.
     fn end_refund(&mut self, key: StoreKey) -> Option<Nanos> {
         let refund = self.refunds.keys.get_mut(&key)?;
         let (_, sent) = refund.sent.take()?;
@@ -257,11 +263,12 @@ impl PodSync {
         Some(sent)
     }
 
-    /// Those of a key's refunded cells that this pod was not silent of. The others are free again in its even share.
-    fn spoken_of(&mut self, subject: &Subject<'_>, reported: ReportedCells) -> ReportedCells {
+    /// The refunded cells of a key that the store may know. Cells that this pod was silent about are free again in its even
+    /// share.
+    fn known_to_store(&mut self, subject: &Subject<'_>, reported: ReportedCells) -> ReportedCells {
         let (key, now) = (subject.store_key(), subject.moment.now);
         if self.is_full(key) {
-            return ReportedCells::default(); // no more keys can be told, so it was not
+            return ReportedCells::default(); // the sync has no room to track the key, so the pod did not report it
         }
         let allowance = self.even_share(subject);
         let key_sync = self

@@ -1,7 +1,7 @@
-//! Lanes that do not answer: which they are, what their keys are granted meanwhile, and what is owed for that after.
+//! Unreachable lanes: which they are, what the pod grants of their keys meanwhile, and what it reports for that later.
 //!
-//! A lane is *cut off* while the link to its shard is partitioned, and *late* while an answer takes too long. Either
-//! way this pod is blind there: it sees its own admissions and nobody else's.
+//! A lane is *cut off* while the link to its shard is partitioned, and *late* while an answer takes too long. In both cases
+//! the lane is unreachable, and this pod sees only its own admissions of its keys.
 
 use super::PodSync;
 use super::key_sync::{Detached, Unsent};
@@ -22,12 +22,12 @@ pub(super) struct UnreachableLanes {
     cut_off: u64,
     /// Those that are cut off or late.
     unreachable: u64,
-    /// When the engine was last told what this pod grants of each key.
+    /// When the sync last set the shares that this pod grants.
     shared_at: Option<Nanos>,
 }
 
 impl PodSync {
-    /// Which lanes are cut off may have changed: says so to the checks.
+    /// Finds out which lanes are unreachable, and passes changes on to the engine.
     pub(super) fn update_unreachable(&mut self, engine: &Engine, now: Nanos) {
         let cut_off = self
             .shard_of
@@ -42,7 +42,7 @@ impl PodSync {
         if (cut_off, unreachable) == (before.cut_off, before.unreachable) {
             return;
         }
-        let newly = LaneChanges {
+        let changes = LaneChanges {
             cut_off: cut_off & !before.cut_off,
             unreachable: unreachable & !before.unreachable,
             reachable: before.unreachable & !unreachable,
@@ -52,18 +52,18 @@ impl PodSync {
             unreachable,
             ..before
         };
-        self.note_unreachable(engine, &newly, now);
-        // Lanes fall behind one after the other: what was learned within an interval is good for all of them.
+        self.note_unreachable(engine, &changes, now);
+        // Lanes become unreachable one after the other: shares of the last interval are good for all of them.
         let interval = self.pace.interval;
         let is_fresh = before.shared_at.is_some_and(|at| at.after(interval) > now);
-        if newly.unreachable != 0 && !is_fresh {
+        if changes.unreachable != 0 && !is_fresh {
             engine.set_shares(self.shares());
             self.unreachable.shared_at = Some(now);
         }
         engine.set_lanes(cut_off, late);
     }
 
-    /// What this pod grants of each key without the store.
+    /// The share of each key that this pod grants without the store.
     fn shares(&self) -> Shares {
         let pods = self.fleet_view.pods;
         let loud = self.keys.iter().filter(|(_, key_sync)| key_sync.is_loud());
@@ -75,26 +75,26 @@ impl PodSync {
         }
     }
 
-    /// Notes how the keys of lanes stand that do not answer, which tells later what was admitted meanwhile. Once they
-    /// answer again, that is settled before anything else happens to the bucket.
-    fn note_unreachable(&mut self, engine: &Engine, newly: &LaneChanges, now: Nanos) {
+    /// Notes the state of the keys of lanes that became unreachable: from that the pod sees later what it admitted
+    /// meanwhile. When a lane is reachable again, the pod prices those cells before anything else changes the bucket.
+    fn note_unreachable(&mut self, engine: &Engine, changes: &LaneChanges, now: Nanos) {
         let snapshot = engine.snapshot();
         let pods = self.fleet_view.pods;
-        let mut to_tell = Vec::new();
+        let mut to_report = Vec::new();
         self.keys.iter_mut().for_each(|(key, key_sync)| {
             let is_in = |lanes: u64| lanes >> key.lane().number() & 1 == 1;
-            if !is_in(newly.cut_off | newly.unreachable | newly.reachable) {
+            if !is_in(changes.cut_off | changes.unreachable | changes.reachable) {
                 return;
             }
             let subject = engine.subject_of_key(&snapshot, *key, Moment::default());
-            if is_in(newly.cut_off | newly.unreachable) {
+            if is_in(changes.cut_off | changes.unreachable) {
                 let detached = key_sync.detached.get_or_insert_with(|| Detached {
                     known_until: subject.map_or(Some(now), |subject| {
                         known_until(engine, &subject, key_sync.unsent)
                     }),
                     cut_off: false,
                 });
-                detached.cut_off |= is_in(newly.cut_off);
+                detached.cut_off |= is_in(changes.cut_off);
             } else if let Some(Detached { cut_off: true, .. }) = key_sync.detached
                 && key_sync.is_loud()
                 && let Some(subject) = subject
@@ -105,19 +105,19 @@ impl PodSync {
                 let price = subject.limit.interval().times(worth);
                 key_sync.unsent.price = key_sync.price(price, share, tat, now);
                 key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
-                to_tell.push(*key);
+                to_report.push(*key);
             }
-            if is_in(newly.reachable) {
+            if is_in(changes.reachable) {
                 key_sync.detached = None;
             }
         });
-        to_tell.sort_unstable();
-        for key in to_tell {
+        to_report.sort_unstable();
+        for key in to_report {
             self.look_again(key, now);
         }
     }
 
-    /// The lanes that have been waiting for an answer for too long, by a bit each.
+    /// The lanes whose answer takes too long, by a bit each.
     fn late_lanes(&self, now: Nanos) -> u64 {
         let lanes = self.lanes.iter().enumerate();
         lanes.fold(0, |late, (number, lane)| {
@@ -127,14 +127,14 @@ impl PodSync {
         })
     }
 
-    /// After how long an answer of a lane is late.
+    /// How long an answer of a lane may take before it is late.
     pub(super) fn late_after(&self, lane: usize) -> Span {
         let trip = self.links[self.shard_of[lane]].trip();
         LATE_AFTER.max(trip.times(LATE_TRIPS))
     }
 }
 
-/// Where a bucket ends without the cells that the store has not heard of.
+/// Where a bucket ends without the cells that the pod has not reported.
 fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Option<Nanos> {
     let pending = engine.bucket(subject).pending().unwrap_or(Cells::ZERO);
     let unreported = subject.limit.interval().times(pending.plus(unsent.gross));
@@ -142,12 +142,12 @@ fn known_until(engine: &Engine, subject: &Subject<'_>, unsent: Unsent) -> Option
     tat.map(|tat| tat.before(unreported))
 }
 
-/// Lanes, by a bit each.
+/// What changed since the last look; a bit for each lane.
 struct LaneChanges {
-    /// That cannot be told any more ...
+    /// Lanes that became cut off.
     cut_off: u64,
-    /// ... or do not answer in time any more.
+    /// Lanes that became unreachable: cut off or late.
     unreachable: u64,
-    /// That do both again.
+    /// Lanes that became reachable again.
     reachable: u64,
 }

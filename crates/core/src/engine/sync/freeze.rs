@@ -1,0 +1,185 @@
+//! Freezing: keys that wait become a batch, in the order of the send queue and as far as the budget allows.
+//!
+//! To freeze a key is to collect its pending cells into a batch; from then on it is in flight. The batch is sent by
+//! `lanes.rs`. What the store is to bill for the cells is in `key_sync.rs`.
+
+use super::key_sync::{ShareUse, Unsent};
+use super::lanes::LaneCall;
+use super::phase::{Flight, PhaseEvent};
+use super::queue::{QueueOrder, Urgency};
+use super::{HOLD, PodSync, SyncContext};
+use crate::engine::buckets::{BucketAddress, FrozenCells, KeyBucket};
+use crate::pure::sync::{BATCH_MAX, CALL_COST, Delta, KnownUsage, Lane, StoreKey, Trigger};
+use crate::pure::{Cells, Nanos, Span};
+
+/// The batch to freeze next.
+struct NextBatch {
+    lane: Lane,
+    order: QueueOrder,
+    /// The key updates that the budget must have for it.
+    updates: usize,
+}
+
+impl PodSync {
+    /// The lanes whose keys the pod can report now, if the budget allows.
+    fn open_lanes(&self, now: Nanos) -> Vec<Lane> {
+        if self.queue.is_empty() {
+            return Vec::new();
+        }
+        let lanes = self.lanes.iter().zip(&self.shard_of).zip(Lane::all());
+        let open = lanes.filter(|((state, shard), lane)| {
+            let link = &self.links[**shard];
+            state.in_flight == LaneCall::None
+                && state.book.is_idle()
+                && state.opens <= now
+                && !self.queue.is_empty_in(*lane)
+                && link.next_at().is_none_or(|at| at <= now)
+                && !link.is_partitioned()
+        });
+        open.map(|(_, lane)| lane).collect()
+    }
+
+    /// The next batch to freeze of the `open` lanes. It leaves once the budget covers all keys that its lane has for it, or
+    /// a quarter of what the budget can hold, because a call costs as much as a key. Other keys do not spend what the budget
+    /// reserves for urgent ones.
+    fn next_batch(&self, open: &[Lane], now: Nanos) -> Option<NextBatch> {
+        let (order, reserve) = (self.queue.order(now), self.budget.reserve());
+        let (lane, head) = self.queue.first(open, order)?;
+        let (urgency, kept) = match (order, head.urgency) {
+            (QueueOrder::Age, _) => (Urgency::Ordinary, 0),
+            (QueueOrder::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
+            (QueueOrder::Urgency, urgent) => (urgent, 0),
+        };
+        let keys = match urgency {
+            Urgency::ShareDenied => 1,
+            Urgency::Contested | Urgency::Ordinary => self.queue.len_in(lane, urgency),
+        };
+        let keys = keys.min(reserve.max(1));
+        Some(NextBatch {
+            lane,
+            order,
+            updates: keys.min(BATCH_MAX) + CALL_COST + kept,
+        })
+    }
+
+    /// When the budget allows the next batch, if keys wait for it.
+    pub(super) fn affordable_at(&self, now: Nanos) -> Option<Nanos> {
+        let next = self.next_batch(&self.open_lanes(now), now)?;
+        Some(self.budget.next_at(next.updates, now))
+    }
+
+    /// Makes batches of the keys that wait, in their order, as far as the budget goes. Keys of an unreachable lane stay
+    /// where they are: they are billed once the lane is reachable.
+    pub(super) fn fill_lanes(&mut self, context: &SyncContext<'_>) {
+        let now = context.now();
+        let mut open = self.open_lanes(now);
+        while let Some(next) = self.next_batch(&open, now)
+            && next.updates <= self.budget.available(now)
+        {
+            open.retain(|lane| *lane != next.lane);
+            self.fill(context, &next);
+        }
+    }
+
+    /// Makes a batch of the keys that wait for a lane.
+    fn fill(&mut self, context: &SyncContext<'_>, next: &NextBatch) {
+        let now = context.now();
+        let affordable = self.budget.available(now).saturating_sub(CALL_COST);
+        let reserve = self.budget.reserve();
+        let most = match next.order {
+            QueueOrder::Urgency => affordable.min(BATCH_MAX),
+            // More urgent keys wait behind this call.
+            QueueOrder::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
+        };
+        let ordinary_most = affordable.saturating_sub(reserve);
+        let keys = self.queue.take(next.lane, next.order, most, ordinary_most);
+        let deltas: Vec<Delta> = keys
+            .into_iter()
+            .filter_map(|key| self.freeze(context, key))
+            .collect();
+        if !deltas.is_empty() {
+            let _ = self.budget.take(deltas.len() + CALL_COST, now);
+        }
+        // An idle lane takes them.
+        let _ = self.lane_mut(next.lane).book.freeze(deltas, now);
+    }
+
+    /// The report of a key, which is in flight from now on; `None` if there is nothing to report.
+    fn freeze(&mut self, context: &SyncContext<'_>, key: StoreKey) -> Option<Delta> {
+        let now = context.now();
+        let share = self.share_of(key);
+        let refund_due = self.refunds.due(key, now);
+        let subject = context.subject_of_key(key);
+        let even_share = subject.as_ref().and_then(|it| self.even_share(it));
+        let bucket = subject.as_ref().map(|it| context.engine.bucket(it));
+        // While the key waited, a look was planned. The code below plans the next one.
+        self.cancel_look(key);
+        let key_sync = self.keys.get_mut(&key)?;
+        key_sync.sent_at = Some(now);
+        if let Some(subject) = &subject {
+            // Callers may supply another limit every time.
+            key_sync.limit = subject.limit;
+            key_sync.terms = subject.terms();
+        }
+        let frozen = bucket.and_then(|bucket| bucket.freeze());
+        let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
+        let cells = frozen.cells;
+        let price = key_sync.price(frozen.price, share, frozen.tat, now);
+        let Unsent { gross: unsent, .. } = std::mem::take(&mut key_sync.unsent);
+        let gross = cells.plus(unsent);
+        let charged = key_sync.charged.min(gross);
+        key_sync.charged = key_sync.charged.less(charged);
+        // The pod may want the answer itself: news denied a check, or the share of an overdue key did.
+        let is_asked = std::mem::take(&mut key_sync.asks_store) || key_sync.overdue.is_some();
+        if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
+            key_sync.happen(PhaseEvent::Dequeue);
+            if let Some(bucket) = bucket {
+                bucket.land(Trigger::EACH);
+            }
+            self.look_again(key, now.after(self.pace.interval));
+            return None;
+        }
+        key_sync.detached = None;
+        if let Some(overdue) = &mut key_sync.overdue {
+            overdue.from = frozen.tat;
+        }
+        key_sync.demand.add(gross, now);
+        // A pod that is not sure of its even share says so too: other pods may be sure, and silent.
+        match even_share.map(|share| key_sync.use_share_reported(&share, cells, now)) {
+            Some(ShareUse::Beyond) => {
+                key_sync.announce = true;
+                key_sync.stay_loud(now.after(HOLD));
+            }
+            Some(ShareUse::Within) => {}
+            None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
+        }
+        let flight = Flight {
+            // A fold compares this with the store's level, which includes refunds that the store has yet to give back.
+            frozen: FrozenCells {
+                tat: frozen.tat.after(refund_due.price),
+                ..frozen
+            },
+            terms: key_sync.terms,
+            charged,
+            address: bucket.map_or(BucketAddress::None, |bucket| bucket.address()),
+            stale: false,
+        };
+        key_sync.happen(PhaseEvent::Send(flight));
+        let known = match bucket {
+            Some(bucket) if key_sync.is_answered => bucket.known(&frozen),
+            Some(_) | None => KnownUsage::assumed(&key_sync.terms),
+        };
+        let news_step = self.news_pacing.step();
+        Some(Delta {
+            key,
+            terms: key_sync.terms.published_every(news_step),
+            gross,
+            price,
+            billed: gross,
+            age: frozen.age,
+            share,
+            live: std::mem::take(&mut key_sync.announce),
+            known,
+        })
+    }
+}
