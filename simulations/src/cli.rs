@@ -158,26 +158,14 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
             scenarios,
             with,
             options,
-        } => {
-            let named =
-                |one: &Baseline| with.is_empty() || with.iter().any(|name| name == one.short());
-            let baselines = Baseline::ALL
-                .into_iter()
-                .filter(named)
-                .map(Contender::Baseline);
-            let contenders: Vec<Contender> = [Contender::Tidegate(None)]
-                .into_iter()
-                .chain(baselines)
-                .collect();
-            compare(
-                &load(&scenarios)?,
-                &contenders,
-                Output {
-                    options: &options,
-                    out,
-                },
-            )
-        }
+        } => compare(
+            &load(&scenarios)?,
+            &contenders(&with),
+            Output {
+                options: &options,
+                out,
+            },
+        ),
         SimCommand::Sweep {
             scenario,
             param,
@@ -204,6 +192,18 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
             Ok(true)
         }
     }
+}
+
+/// Tidegate, and the baselines of these names; all of them if there are none.
+fn contenders(names: &[String]) -> Vec<Contender> {
+    let is_named =
+        |one: &Baseline| names.is_empty() || names.iter().any(|name| name == one.short());
+    let baselines = Baseline::ALL.into_iter().filter(is_named);
+    let baselines = baselines.map(Contender::Baseline);
+    [Contender::Tidegate(None)]
+        .into_iter()
+        .chain(baselines)
+        .collect()
 }
 
 /// Runs the shipped scenarios over their seeds and the seeds that once failed.

@@ -49,7 +49,7 @@ pub struct Tally {
 
 /// How far a check put its keys above their limits: the worst key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Overshoot {
+struct Excess {
     cells: f64,
     percent: f64,
 }
@@ -168,7 +168,7 @@ impl<'a> Judge<'a> {
         let answer = self.exact.check(check, moment);
         let exact = answer.allowed();
         let cost = check.cost.get();
-        let mut over = Overshoot::default();
+        let mut over = Excess::default();
         let judged = |hit: &Hit| {
             let is_windowed = answer.rule(hit).spec.algorithm.is_windowed();
             Some((hit.name, *answer.limit(hit)?, is_windowed))
@@ -193,7 +193,7 @@ impl<'a> Judge<'a> {
                     false => history.admitted(at, cost, &limit),
                 };
                 let whole = limit.burst().get().max(1) as f64;
-                over = Overshoot {
+                over = Excess {
                     cells: over.cells.max(cells),
                     percent: over.percent.max(cells / whole * 100.0),
                 };
@@ -216,7 +216,7 @@ impl<'a> Judge<'a> {
         exact
     }
 
-    fn count(&mut self, at: u64, check: &Check<'_>, decisions: CheckDecisions, over: Overshoot) {
+    fn count(&mut self, at: u64, check: &Check<'_>, decisions: CheckDecisions, over: Excess) {
         let CheckDecisions { allowed, exact } = decisions;
         let cost = check.cost.get();
         let expects = self.scenario.expect.iter();

@@ -40,5 +40,6 @@ mod shutdown;
 mod sockets;
 mod tasks;
 mod tidy;
+mod tidy_names;
 mod token_budgets;
 mod top;

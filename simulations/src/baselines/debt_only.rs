@@ -13,7 +13,7 @@ use tidegate_core::pure::Limit;
 
 use super::Key;
 use super::levels::Levels;
-use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
+use super::mailbox::{Mailbox, MailboxCheck, PeriodicDesign};
 use crate::scenario::Scenario;
 
 const MS: u64 = 1_000_000;
@@ -74,8 +74,13 @@ impl PeriodicDesign for DebtOnly {
     type Message = DebtMessage;
     const EVERY: u64 = 100 * MS;
 
-    fn check(&mut self, pod: usize, check: KeyCheck, mailbox: &mut Mailbox<DebtMessage>) -> bool {
-        let KeyCheck { key, cells } = check;
+    fn check(
+        &mut self,
+        pod: usize,
+        check: MailboxCheck,
+        mailbox: &mut Mailbox<DebtMessage>,
+    ) -> bool {
+        let MailboxCheck { key, cells } = check;
         let pod = &mut self.pods[pod];
         let admitted = pod.levels.admit(key, cells, mailbox.now);
         if admitted {

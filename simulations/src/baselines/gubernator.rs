@@ -13,7 +13,7 @@ use tidegate_core::pure::{Limit, Span};
 
 use super::Key;
 use super::levels::Levels;
-use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
+use super::mailbox::{Mailbox, MailboxCheck, PeriodicDesign};
 use crate::random::mix;
 use crate::scenario::Scenario;
 
@@ -112,10 +112,10 @@ impl PeriodicDesign for Gubernator {
     fn check(
         &mut self,
         number: usize,
-        check: KeyCheck,
+        check: MailboxCheck,
         mailbox: &mut Mailbox<GubernatorMessage>,
     ) -> bool {
-        let KeyCheck { key, cells } = check;
+        let MailboxCheck { key, cells } = check;
         let owner = self.owner(key);
         let pod = &mut self.pods[number];
         let admitted = pod.levels.admit(key, cells, mailbox.now);

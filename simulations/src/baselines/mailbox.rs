@@ -26,7 +26,12 @@ pub trait PeriodicDesign {
     const EVERY: u64;
 
     /// Decides a check at `pod`.
-    fn check(&mut self, pod: usize, check: KeyCheck, mailbox: &mut Mailbox<Self::Message>) -> bool;
+    fn check(
+        &mut self,
+        pod: usize,
+        check: MailboxCheck,
+        mailbox: &mut Mailbox<Self::Message>,
+    ) -> bool;
 
     fn turn(&mut self, pod: usize, mailbox: &mut Mailbox<Self::Message>);
 
@@ -35,7 +40,7 @@ pub trait PeriodicDesign {
 
 /// A check of one key.
 #[derive(Clone, Copy, Debug)]
-pub struct KeyCheck {
+pub struct MailboxCheck {
     pub key: Key,
     pub cells: u64,
 }
@@ -133,7 +138,7 @@ impl<D: PeriodicDesign> Policy for Periodic<D> {
 
     fn check(&mut self, arrival: &Arrival, _check: &Check<'_>) -> Option<bool> {
         let pod = pod(arrival, self.pods);
-        let check = KeyCheck {
+        let check = MailboxCheck {
             key: key(arrival),
             cells: arrival.cost,
         };

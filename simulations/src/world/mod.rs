@@ -30,7 +30,7 @@ use pod::SimulatedPod;
 const SECOND: u64 = 1_000_000_000;
 /// The longest that a leaving pod may take.
 const DRAIN: u64 = 10 * SECOND;
-/// The most pods for which the heartbeat interval is one second; see `engine/sync/fleet.rs`.
+/// The most pods for which the heartbeat interval is one second; see `engine/sync/membership.rs`.
 const PODS_PER_SECOND: u64 = 200;
 
 /// The fleet.

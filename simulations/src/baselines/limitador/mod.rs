@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use tidegate_core::pure::Limit;
 
 use super::key_map::KeyMap;
-use super::mailbox::{KeyCheck, Mailbox, PeriodicDesign};
+use super::mailbox::{Mailbox, MailboxCheck, PeriodicDesign};
 use super::{Key, window};
 use crate::scenario::Scenario;
 
@@ -187,10 +187,10 @@ impl PeriodicDesign for Limitador {
     fn check(
         &mut self,
         number: usize,
-        check: KeyCheck,
+        check: MailboxCheck,
         mailbox: &mut Mailbox<LimitadorMessage>,
     ) -> bool {
-        let KeyCheck { key, cells } = check;
+        let MailboxCheck { key, cells } = check;
         let (now, ends) = window(&self.limit, mailbox.now);
         let pod = &mut self.pods[number];
         let counter = pod

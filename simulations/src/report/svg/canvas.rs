@@ -48,7 +48,7 @@ const COLOURS: [(&str, &str); STYLES + 1] = [
 ];
 
 /// A point, in pixels from the upper left.
-pub type Position = (f64, f64);
+pub type CanvasPoint = (f64, f64);
 
 /// Which part of a text is at its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Canvas {
         }
     }
 
-    pub fn text(&mut self, (x, y): Position, anchor: Anchor, class: &str, text: &str) {
+    pub fn text(&mut self, (x, y): CanvasPoint, anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => " text-anchor=\"middle\"",
@@ -88,27 +88,27 @@ impl Canvas {
     }
 
     /// A text that reads upward.
-    pub fn upright(&mut self, (x, y): Position, text: &str) {
+    pub fn upright(&mut self, (x, y): CanvasPoint, text: &str) {
         let text = escape(text);
         self.push(format_args!(
             "<text transform=\"translate({x:.1} {y:.1}) rotate(-90)\" text-anchor=\"middle\">{text}</text>"
         ));
     }
 
-    pub fn line(&mut self, (x1, y1): Position, (x2, y2): Position, class: &str) {
+    pub fn line(&mut self, (x1, y1): CanvasPoint, (x2, y2): CanvasPoint, class: &str) {
         self.push(format_args!(
             "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
         ));
     }
 
-    pub fn polyline(&mut self, points: &[Position], class: &str) {
+    pub fn polyline(&mut self, points: &[CanvasPoint], class: &str) {
         let points = joined(points);
         self.push(format_args!(
             "<polyline class=\"{class}\" points=\"{points}\"/>"
         ));
     }
 
-    pub fn polygon(&mut self, points: &[Position], class: &str) {
+    pub fn polygon(&mut self, points: &[CanvasPoint], class: &str) {
         let points = joined(points);
         self.push(format_args!(
             "<polygon class=\"{class}\" points=\"{points}\"/>"
@@ -116,7 +116,7 @@ impl Canvas {
     }
 
     /// Draws a mark. Marks differ in their shape as well as in their colour.
-    pub fn mark(&mut self, (x, y): Position, style: usize) {
+    pub fn mark(&mut self, (x, y): CanvasPoint, style: usize) {
         let class = format!("fill{style}");
         let r = if style == 0 { 6.0 } else { 5.0 };
         match style % 4 {
@@ -173,7 +173,7 @@ impl Canvas {
     }
 }
 
-fn joined(points: &[Position]) -> String {
+fn joined(points: &[CanvasPoint]) -> String {
     let points: Vec<String> = points
         .iter()
         .map(|(x, y)| format!("{x:.1},{y:.1}"))

@@ -1,7 +1,7 @@
 //! The plot of overshoot against the load of the store.
 
 use super::axis::{Axis, short};
-use super::canvas::{Anchor, Canvas, Position, WIDTH, styles, wide};
+use super::canvas::{Anchor, Canvas, CanvasPoint, WIDTH, styles, wide};
 use super::labels::{Area, place};
 
 /// The result of a policy, or of one value of a parameter.
@@ -81,7 +81,7 @@ struct PointSeries<'a> {
     name: &'a str,
     style: usize,
     own: Vec<&'a CostPoint>,
-    at: Vec<Position>,
+    at: Vec<CanvasPoint>,
 }
 
 impl PointSeries<'_> {
@@ -168,11 +168,11 @@ fn labels(canvas: &mut Canvas, series: &[PointSeries<'_>]) {
             .map(move |(point, at)| (one, point, at))
     });
     let points: Vec<_> = points.collect();
-    let texts: Vec<(Position, &str)> = points
+    let texts: Vec<(CanvasPoint, &str)> = points
         .iter()
         .map(|(_, point, at)| (**at, point.label.as_str()))
         .collect();
-    let lines: Vec<Vec<Position>> = series.iter().map(|one| one.at.clone()).collect();
+    let lines: Vec<Vec<CanvasPoint>> = series.iter().map(|one| one.at.clone()).collect();
     let bounds = Area {
         left: LEFT + 4.0,
         upper: UPPER - 10.0,

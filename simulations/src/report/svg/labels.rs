@@ -1,6 +1,6 @@
 //! Labels beside points, placed so that they do not overlap.
 
-use super::canvas::{Anchor, Position, wide};
+use super::canvas::{Anchor, CanvasPoint, wide};
 
 /// The font size and the height of a label, in pixels.
 const SIZE: f64 = 12.0;
@@ -21,7 +21,7 @@ pub struct Area {
 
 impl Area {
     /// The square around a position, with its sides `reach` away.
-    pub const fn around((x, y): Position, reach: f64) -> Self {
+    pub const fn around((x, y): CanvasPoint, reach: f64) -> Self {
         Self {
             left: x - reach,
             upper: y - reach,
@@ -46,18 +46,18 @@ impl Area {
 /// Where a label is drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelPosition {
-    pub at: Position,
+    pub at: CanvasPoint,
     pub anchor: Anchor,
     pub area: Area,
     /// Where the line from the point to the label ends, if the label is far away.
-    pub lead: Option<Position>,
+    pub lead: Option<CanvasPoint>,
 }
 
 /// Finds positions for `labels`, in their order, within `bounds`, that cover no point, none of `lines` and no other
 /// label.
 pub fn place(
-    labels: &[(Position, &str)],
-    lines: &[Vec<Position>],
+    labels: &[(CanvasPoint, &str)],
+    lines: &[Vec<CanvasPoint>],
     bounds: Area,
 ) -> Vec<LabelPosition> {
     let mut taken: Vec<Area> = labels
@@ -94,7 +94,7 @@ fn covered(area: &Area, others: &[Area]) -> f64 {
 }
 
 /// Small squares along a line.
-fn along(line: &[Position]) -> Vec<Area> {
+fn along(line: &[CanvasPoint]) -> Vec<Area> {
     let mut areas = Vec::new();
     for pair in line.windows(2) {
         let [(x1, y1), (x2, y2)] = pair else {
@@ -111,7 +111,7 @@ fn along(line: &[Position]) -> Vec<Area> {
 }
 
 /// The positions to try around a point, the nearest first.
-fn candidates((x, y): Position, width: f64) -> impl Iterator<Item = LabelPosition> {
+fn candidates((x, y): CanvasPoint, width: f64) -> impl Iterator<Item = LabelPosition> {
     const AROUND: [(f64, f64); 8] = [
         (1.0, 0.0),
         (0.0, -1.0),
@@ -150,7 +150,7 @@ fn candidates((x, y): Position, width: f64) -> impl Iterator<Item = LabelPositio
 
 #[cfg(test)]
 mod tests {
-    use super::{Area, Position, place};
+    use super::{Area, CanvasPoint, place};
 
     const BOUNDS: Area = Area {
         left: 0.0,
@@ -160,7 +160,7 @@ mod tests {
     };
 
     /// No label lies on another one or leaves the plot.
-    fn check(labels: &[(Position, &str)]) {
+    fn check(labels: &[(CanvasPoint, &str)]) {
         let placed = place(labels, &[], BOUNDS);
         assert_eq!(placed.len(), labels.len());
         for (index, one) in placed.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Small plots of rates over time, side by side and with the same axes.
 
 use super::axis::{Axis, short};
-use super::canvas::{Anchor, Canvas, Position, WIDTH};
+use super::canvas::{Anchor, Canvas, CanvasPoint, WIDTH};
 use super::labels::Area;
 
 /// Margins, in pixels.
@@ -123,7 +123,7 @@ struct Panel {
 }
 
 impl Panel {
-    fn points(&self, values: &[f64], top: f64) -> Vec<Position> {
+    fn points(&self, values: &[f64], top: f64) -> Vec<CanvasPoint> {
         let Area { left, right, .. } = self.area;
         let step = (right - left) / values.len().max(1) as f64;
         let points = values.iter().enumerate();
