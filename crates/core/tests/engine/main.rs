@@ -6,7 +6,7 @@
 //! `caller_limits.rs`: caller-supplied limits. `charge.rs`: checks that are charged when they are done. `refund.rs`: cells
 //! given back. `refund_answers.rs`: the same while answers are on their way. `news.rs`: how far a pod trusts news.
 //! `interval.rs`: how often a key is reported. `overdue.rs`: what is granted of keys that cannot be reported in time.
-//! `strict.rs`: what the store decides. `fallback.rs`: what is granted without it. Zero allocations: `allocation.rs` above.
+//! `strict.rs`: what the store decides. `sync_queue.rs`: the bound of the sync queue. `fallback.rs`: what is granted without it. Zero allocations: `allocation.rs` above.
 #![expect(
     clippy::expect_used,
     reason = "a test that expects too much fails, as it should"
@@ -29,3 +29,4 @@ mod refund_answers;
 mod reload;
 mod rules;
 mod strict;
+mod sync_queue;
