@@ -8,7 +8,10 @@ check: ## formatting, lints, documentation
 	cargo clippy -p loom-models --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --exclude loom-models --no-deps --locked --document-private-items
 
-test: check tools test-rust test-ops loom sim-test ## everything, with real clients
+# What the tests need is downloaded while the lints are compiled.
+test: ## everything, with real clients
+	$(MAKE) -j2 --output-sync=target check tools
+	$(MAKE) test-rust test-ops loom sim-test
 
 test-rust:
 	cargo test --locked
@@ -37,10 +40,12 @@ loom: ## every interleaving of the models of the bucket table and the queue
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
 	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)
 
-# Built as the models are, and run over every scenario: a table of what was seen, red if an expectation fails.
+# Built as the models are, and run over every scenario: a table of what was seen, red if an expectation fails. `make sim` runs all
+# of their seeds.
+SEEDS_MAX = 20
 sim-test: ## the simulator's own tests, and every scenario over its seeds
 	$(STATIC) cargo test $(QUICK) -p simulations
-	$(STATIC) cargo run $(QUICK) -p simulations -- all
+	$(STATIC) cargo run $(QUICK) -p simulations -- all --seeds-max $(SEEDS_MAX)
 
 sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; the last fails where docs/accuracy.md says so
 	cargo run --release --locked -p simulations -- run swarm --seeds 10000
@@ -56,8 +61,9 @@ bench: ## ratios against floors and peers, in one run
 fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
 	cargo bench --locked --bench fleet
 
-docs: ## print docs/metrics.md and the reference in docs/config.md from the code
+docs: ## print docs/metrics.md, docs/key-phases.md and the reference in docs/config.md from the code
 	UPDATE=1 cargo test --locked --test it -- tidy:: reference::
+	UPDATE=1 cargo test --locked -p tidegate-core --lib -- the_page_has_every_transition
 
 proto: ## print the messages of the gRPC door from the files in proto
 	cargo run --locked --manifest-path proto/generate/Cargo.toml --target-dir target/proto

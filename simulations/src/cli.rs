@@ -87,6 +87,9 @@ enum SimCommand {
         /// Also those that take minutes
         #[arg(long)]
         long: bool,
+        /// No more seeds of a scenario than this, for a quick look; its regressions are run all the same
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        seeds_max: Option<u64>,
     },
     /// Name every scenario that comes with the project, and say why it is run
     List,
@@ -178,8 +181,13 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
                 out,
             },
         ),
-        SimCommand::All { options, long } => run_shipped(
+        SimCommand::All {
+            options,
             long,
+            seeds_max,
+        } => run_shipped(
+            long,
+            seeds_max.unwrap_or(u64::MAX),
             Output {
                 options: &options,
                 out,
@@ -207,12 +215,16 @@ fn contenders(names: &[String]) -> Vec<Contender> {
 }
 
 /// Runs the shipped scenarios over their seeds and the seeds that once failed.
-fn run_shipped<W: Write>(long: bool, output: Output<'_, W>) -> Result<bool, CliError> {
+fn run_shipped<W: Write>(
+    long: bool,
+    seeds_max: u64,
+    output: Output<'_, W>,
+) -> Result<bool, CliError> {
     let mut scenarios = Scenario::shipped()?;
     scenarios.retain(|scenario| long || !scenario.long);
     let options = output.options;
     let seeds = |scenario: &Scenario| {
-        let first = 1..=options.seeds.unwrap_or(scenario.seeds);
+        let first = 1..=options.seeds.unwrap_or(scenario.seeds).min(seeds_max);
         first.chain(regressions::of(&scenario.name)).collect()
     };
     hold(&scenarios, Contender::Tidegate(None), &seeds, output)
