@@ -273,10 +273,14 @@ impl View<'_> {
 
 fn store(status: &Value) -> String {
     let store = &status["store"];
-    let link = word(&store["link"]);
-    if link == "none" {
-        return "no store: limits alone".to_owned();
-    }
+    let circuit = word(&store["link"]);
+    let link = match circuit.as_str() {
+        "none" => return "no store: limits alone".to_owned(),
+        "closed" => "connected",
+        "half_open" => "reconnecting",
+        "open" => "unreachable",
+        other => other,
+    };
     let answered = match seconds(&store["staleness"]) {
         Some(ago) => format!("answered {} ago", length(ago)),
         None => "not answered yet".to_owned(),

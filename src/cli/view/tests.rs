@@ -44,7 +44,7 @@ fn rates_are_of_the_time_between_two_readings() {
     assert_eq!(
         texts(&lines),
         [
-            "tidegate a 1  ready  store closed, answered 300 ms ago, pods 3",
+            "tidegate a 1  ready  store connected, answered 300 ms ago, pods 3",
             "1,500 checks/s  allow 1,500/s  deny 0.5/s  shadow deny 0/s  p50 40.5 us  p99 2.5 ms",
             "keys 5, fullest table 4 of 1,000  7 cells overshoot  3 to be reported  configuration 4",
             "",
@@ -116,7 +116,7 @@ fn what_needs_someone_is_an_alarm() {
     assert!(
         lines[0]
             .text
-            .ends_with("store open, not answered yet, partitioned, pods 3")
+            .ends_with("store unreachable, not answered yet, partitioned, pods 3")
     );
     let fault = "last reload refused: sidecar.yaml:1:1: bad";
     assert_eq!(
