@@ -1,7 +1,5 @@
 # One static binary and nothing else: no shell, no libc, no root. How to build and run it: docs/image.md.
 FROM rust:1.95-bookworm AS build
-# `quick` is built faster; the tests use it.
-ARG PROFILE=release
 # The binary carries its libc. Naming a target keeps that from build scripts and procedural macros, which cannot.
 ENV RUSTFLAGS="-C target-feature=+crt-static"
 WORKDIR /src
@@ -19,16 +17,16 @@ RUN sed -i '/^\[\[test\]\]/,/^$/d; /^\[\[bench\]\]/,/^$/d' Cargo.toml crates/cor
   | tee src/lib.rs src/main.rs crates/config/src/lib.rs crates/core/src/lib.rs crates/testing/src/lib.rs \
     simulations/src/lib.rs simulations/src/main.rs >tests/loom/lib.rs \
  && rustc -vV | sed -n 's/^host: //p' >triple \
- && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" -p tidegate
+ && cargo build --locked --release --target "$(cat triple)" -p tidegate
 
 COPY crates/config/src crates/config/src
 COPY crates/core/src crates/core/src
 COPY src src
 # Cargo goes by the time of a file, and these may be older than what stood in for them.
 RUN touch src/lib.rs src/main.rs crates/config/src/lib.rs crates/core/src/lib.rs \
- && cargo build --locked --profile "$PROFILE" --target "$(cat triple)" -p tidegate \
+ && cargo build --locked --release --target "$(cat triple)" -p tidegate \
  && mkdir -p /out/run/tidegate && chmod 0750 /out/run/tidegate \
- && strip -o /out/tidegate "target/$(cat triple)/$PROFILE/tidegate"
+ && strip -o /out/tidegate "target/$(cat triple)/release/tidegate"
 
 FROM scratch
 LABEL org.opencontainers.image.title="tidegate" \

@@ -13,39 +13,42 @@ test: ## everything, with real clients
 	$(MAKE) -j2 --output-sync=target check tools
 	$(MAKE) test-rust test-ops loom sim-test
 
+# Everything that runs is built once, with the same features, and linked as the Dockerfile links it: the tests, the image and
+# the simulations share it.
+STATIC = RUSTFLAGS="-C target-feature=+crt-static"
+# A clean build has no use for what the next one could reuse. Most tests wait for processes and timers, not for a core.
+export CARGO_INCREMENTAL = 0
+export RUST_TEST_THREADS = 6
+TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
+BUILT = --locked --target $(TRIPLE) --workspace --exclude loom-models
+
 test-rust:
-	cargo test --locked
+	$(STATIC) cargo test $(BUILT)
 
 test-ops: tools image-binary ## the image, the manifests, dashboards and alerts, the page
-	cargo test --locked --test ops
+	$(STATIC) cargo test $(BUILT) --test ops
 	@command -v kubectl >/dev/null || echo '*** NOT CHECKED: there is no kubectl here, so nothing in k8s/ was rendered' >&2
 
 test-long: tools ## fleets on every kind of store, for longer
-	cargo test --locked --test long
-
-# Built as the Dockerfile builds, so that the models, the simulations and the image's test share what they are made of.
-STATIC = RUSTFLAGS="-C target-feature=+crt-static"
-TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
-QUICK = --locked --profile quick --target $(TRIPLE)
+	$(STATIC) cargo test $(BUILT) --test long
 
 image-binary: ## the static binary that the image's test puts in the image
-	$(STATIC) cargo build $(QUICK) -p tidegate -p simulations
+	$(STATIC) cargo test $(BUILT) --test ops --no-run
 
 image: ## the image, as a release; needs a registry for its base
 	buildah build --format docker --tag tidegate:0.1.0 .
 
 loom: ## every interleaving of the models of the bucket table and the queue
-	$(STATIC) cargo test $(QUICK) -p loom-models
+	$(STATIC) cargo test --locked --target $(TRIPLE) -p loom-models
 
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
 	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)
 
-# Built as the models are, and run over every scenario: a table of what was seen, red if an expectation fails. `make sim` runs all
-# of their seeds.
-SEEDS_MAX = 20
-sim-test: ## the simulator's own tests, and every scenario over its seeds
-	$(STATIC) cargo test $(QUICK) -p simulations
-	$(STATIC) cargo run $(QUICK) -p simulations -- all --seeds-max $(SEEDS_MAX)
+# A table of what was seen, red if an expectation fails. `make sim` runs all seeds of a scenario, also those of large fleets.
+WORK_MAX = 3000000
+sim-test: ## every scenario over its seeds
+	$(STATIC) cargo test $(BUILT) --test command_line --no-run
+	$${CARGO_TARGET_DIR:-target}/$(TRIPLE)/debug/tidegate-sim all --work-max $(WORK_MAX)
 
 sim-long: ## thousands of seeds, ten thousand of faults, a thousand pods; the last fails where docs/accuracy.md says so
 	cargo run --release --locked -p simulations -- run swarm --seeds 10000

@@ -24,6 +24,9 @@ const UNUSABLE: u8 = 2;
 /// The seeds of a comparison or a sweep, unless an option says otherwise.
 const SEEDS: u64 = 20;
 
+/// The least that `--work-max` leaves of the seeds of a scenario.
+const SEEDS_MIN: u64 = 2;
+
 /// A fleet of tidegate pods in one thread: how far off is it, and what does it cost?
 #[derive(Debug, Parser)]
 #[command(
@@ -87,9 +90,9 @@ enum SimCommand {
         /// Also those that take minutes
         #[arg(long)]
         long: bool,
-        /// No more seeds of a scenario than this, for a quick look; its regressions are run all the same
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-        seeds_max: Option<u64>,
+        /// No more seeds of a scenario than take so many checks, and at least two; a second of a pod counts as a hundred
+        #[arg(long, value_name = "CHECKS", value_parser = clap::value_parser!(u64).range(1..))]
+        work_max: Option<u64>,
     },
     /// Name every scenario that comes with the project, and say why it is run
     List,
@@ -184,10 +187,10 @@ fn run(command: SimCommand, out: &mut impl Write) -> Result<bool, CliError> {
         SimCommand::All {
             options,
             long,
-            seeds_max,
+            work_max,
         } => run_shipped(
             long,
-            seeds_max.unwrap_or(u64::MAX),
+            work_max,
             Output {
                 options: &options,
                 out,
@@ -217,13 +220,14 @@ fn contenders(names: &[String]) -> Vec<Contender> {
 /// Runs the shipped scenarios over their seeds and the seeds that once failed.
 fn run_shipped<W: Write>(
     long: bool,
-    seeds_max: u64,
+    work_max: Option<u64>,
     output: Output<'_, W>,
 ) -> Result<bool, CliError> {
     let mut scenarios = Scenario::shipped()?;
     scenarios.retain(|scenario| long || !scenario.long);
     let options = output.options;
     let seeds = |scenario: &Scenario| {
+        let seeds_max = work_max.map_or(u64::MAX, |most| (most / scenario.work()).max(SEEDS_MIN));
         let first = 1..=options.seeds.unwrap_or(scenario.seeds).min(seeds_max);
         first.chain(regressions::of(&scenario.name)).collect()
     };

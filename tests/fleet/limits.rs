@@ -27,12 +27,12 @@ fn hold(times: f64, scenario: impl Fn() -> FleetFigures) {
 
 #[test]
 fn an_even_overload_is_held_to_the_limit() {
-    hold(TOLERANCE, || scenarios::spread_evenly(10.0));
+    hold(TOLERANCE, || scenarios::spread_evenly(6.0));
 }
 
 #[test]
 fn an_uneven_overload_is_held_to_the_limit() {
-    hold(TOLERANCE, || scenarios::spread_unevenly(10.0));
+    hold(TOLERANCE, || scenarios::spread_unevenly(6.0));
 }
 
 /// Else the two above would prove nothing.
@@ -59,12 +59,12 @@ fn one_sidecar_alone_is_exact() {
 
 #[test]
 fn below_the_limit_nothing_is_denied() {
-    hold(TOLERANCE, || scenarios::below_the_limit(10.0));
+    hold(TOLERANCE, || scenarios::below_the_limit(6.0));
 }
 
 #[test]
 fn a_low_limit_holds_and_costs_nothing_while_mitigated() {
-    hold(TOLERANCE, || scenarios::low_limit(15.0));
+    hold(TOLERANCE, || scenarios::low_limit(12.0));
 }
 
 #[test]

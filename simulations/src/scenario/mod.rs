@@ -338,6 +338,18 @@ impl Scenario {
         self.lasts + self.settles
     }
 
+    /// What a run costs the simulator, in checks: it takes about as long as a hundred of them to run a pod for a second.
+    pub fn work(&self) -> u64 {
+        const CHECKS_PER_POD_SECOND: f64 = 100.0;
+        let seconds = |nanos: u64| nanos as f64 / 1e9;
+        let checks = self.load.iter().map(|load| match &load.source {
+            LoadSource::Random { rate, .. } => rate * seconds(load.to.saturating_sub(load.from)),
+            LoadSource::Trace(records) => records.len() as f64,
+        });
+        let pods = self.pods as f64 * seconds(self.ends()) * CHECKS_PER_POD_SECOND;
+        ((checks.sum::<f64>() + pods) as u64).max(1)
+    }
+
     /// The limit of its only rule; `None` if it has several rules, or one that the baselines do not support.
     pub fn only_limit(&self) -> Option<tidegate_core::pure::Limit> {
         match self.rules.all() {
