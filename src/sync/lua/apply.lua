@@ -1,6 +1,6 @@
 -- Books the cells that a pod reports, exactly once, and answers the level of each key.
 --
--- KEYS: the pod's record in this lane, then the keys.
+-- KEYS: the pod's record of this book group, then the keys.
 -- ARGV: the previous sequence number, the next one and the step of news, packed; the command to publish with; its channel;
 -- the deltas, packed, in the order of the keys.
 -- Answers: applied, sequence, gross, repaired, and per key three numbers and flags, packed.
@@ -30,62 +30,67 @@ if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
   end
 end
 
-local function apply_level(key, value, family, flags, cells, price, interval, capacity, debt_max, known)
-  local level, demand, demand_at, published, live, sound = level_of(value, family, capacity, debt_max, known)
-  local capped = 0
-  if applied then
-    if not sound then
-      repaired = repaired + 1
+-- Made at the first window: most calls have none.
+local apply_window
+local function make_apply_window()
+  local window_of, keep_window = window_functions()
+  return function(key, value, billed, window, requests, age, known)
+    local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
+    if applied then
+      if not sound then
+        repaired = repaired + 1
+      end
+      local counted_in = floor((at - age) / window)
+      if counted_in == index then
+        current = min(current + billed, LENGTH_MAX)
+      elseif counted_in + 1 == index then
+        previous = min(previous + billed, LENGTH_MAX)
+      end
+      keep_window(key, window, index, current, previous, told, left, requests)
     end
-    -- A pod that allows less debt than another pod forgives nothing that the other one booked.
-    local most = max(level, capacity + debt_max)
-    level = level + price
-    if level > most then
-      level, capped = most, 1
-    end
-    demand = min(demand + cells * 1000, DEMAND_MAX)
-    local left = live - now
-    if flags % 2 == FLAG_LIVE and (left < LIVE_HOLD / 2 or left > LIVE_HOLD) then
-      tell('l', key, LIVE_HOLD)
-      live = now + LIVE_HOLD
-    end
-    keep_level(key, level, demand, demand_at, published, live, interval, capacity)
+    return pack('<I8I8I8B', current, previous, left, 0)
   end
-  return pack('<I8I8I8B', level, demand, 0, capped)
-end
-
-local function apply_window(key, value, billed, window, requests, age, known)
-  local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
-  if applied then
-    if not sound then
-      repaired = repaired + 1
-    end
-    local counted_in = floor((at - age) / window)
-    if counted_in == index then
-      current = min(current + billed, LENGTH_MAX)
-    elseif counted_in + 1 == index then
-      previous = min(previous + billed, LENGTH_MAX)
-    end
-    keep_window(key, window, index, current, previous, told, left, requests)
-  end
-  return pack('<I8I8I8B', current, previous, left, 0)
 end
 
 local answers, position, booked = {}, 1, 0
 for at = 2, #KEYS do
+  -- For a level `a` to `d` are price, interval, capacity and debt_max.
   local family, flags, cells, a, b, c, d, known
   family, flags, cells, a, b, c, d, known, position = unpack_from(DELTA, deltas, position)
   booked = booked + cells
   if family == FAMILY_WINDOW then
+    apply_window = apply_window or make_apply_window()
     answers[at - 1] = apply_window(KEYS[at], values[at], a, b, c, d, known)
   else
-    answers[at - 1] = apply_level(KEYS[at], values[at], family, flags, cells, a, b, c, d, known)
+    local level, demand, demand_at, published, live, sound = level_of(values[at], family, c, d, known)
+    local capped = 0
+    if applied then
+      if not sound then
+        repaired = repaired + 1
+      end
+      -- A pod that allows less debt than another pod forgives nothing that the other one booked.
+      local most = max(level, c + d)
+      level = level + a
+      if level > most then
+        level, capped = most, 1
+      end
+      demand = min(demand + cells * 1000, DEMAND_MAX)
+      if flags % 2 == FLAG_LIVE then
+        local left = live - now
+        if left < LIVE_HOLD / 2 or left > LIVE_HOLD then
+          tell('l', KEYS[at], LIVE_HOLD)
+          live = now + LIVE_HOLD
+        end
+      end
+      keep_level(KEYS[at], level, demand, demand_at, published, live, b, c)
+    end
+    answers[at - 1] = pack('<I8I8I8B', level, demand, 0, capped)
   end
 end
 
 if applied then
   sequence, gross = next_sequence, min(gross + booked, LENGTH_MAX)
-  call('SET', KEYS[1], pack(RECORD, sequence, gross), 'PX', RECORD_LIFE)
+  call('SET', KEYS[1], pack(RECORD, sequence, gross), 'EX', RECORD_SECONDS)
   publish(ARGV[2], ARGV[3])
 end
 return { applied and 1 or 0, sequence, gross, applied and repaired or 0, table.concat(answers) }

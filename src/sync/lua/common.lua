@@ -21,8 +21,8 @@ local LIVE_HOLD = 10000000
 local DEBT_HEARD_MAX = 2000000
 -- Seconds that a value stays after it has drained.
 local SPARE = 20
--- Milliseconds that a pod's record stays.
-local RECORD_LIFE = 3600000
+-- How long a pod's record stays: in milliseconds, and in seconds as Redis wants it.
+local RECORD_LIFE, RECORD_SECONDS = 3600000, '3600'
 -- The resets that the store remembers.
 local RESETS_MAX = 1024
 -- The end of a key's name that identifies the key: family, rule and name.
@@ -132,34 +132,39 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
--- The present windows: index, current, previous, whether news was published (`told`), the time left, the present time,
--- and whether the value was sound. If it was not, the current window has the cells that the pod knows.
-local function window_of(value, window, requests, known)
-  local index, sound = floor(now / window), not value
-  if value and #value == WINDOW_LENGTH then
-    local length, stored, current, previous, told = unpack_from(WINDOW, value)
-    sound = length < NUMBER_MAX and stored < NUMBER_MAX and current < NUMBER_MAX and previous < NUMBER_MAX
-      and told < NUMBER_MAX
-    if sound and length == window then
-      local left = (index + 1) * window - now
-      if stored == index then
-        return index, current, previous, told, left, now, true
-      elseif stored + 1 == index then
-        return index, 0, current, 0, left, now, true
-      elseif stored == index + 1 then
-        -- The clock was set back a little: the stored window counts as just begun.
-        return stored, current, previous, told, window, stored * window, true
+-- The functions for windows: `window_of` and `keep_window`. Not every call needs them, and Redis makes them anew for each.
+local function window_functions()
+  -- The present windows: index, current, previous, whether news was published (`told`), the time left, the present time,
+  -- and whether the value was sound. If it was not, the current window has the cells that the pod knows.
+  local function window_of(value, window, requests, known)
+    local index, sound = floor(now / window), not value
+    if value and #value == WINDOW_LENGTH then
+      local length, stored, current, previous, told = unpack_from(WINDOW, value)
+      sound = length < NUMBER_MAX and stored < NUMBER_MAX and current < NUMBER_MAX and previous < NUMBER_MAX
+        and told < NUMBER_MAX
+      if sound and length == window then
+        local left = (index + 1) * window - now
+        if stored == index then
+          return index, current, previous, told, left, now, true
+        elseif stored + 1 == index then
+          return index, 0, current, 0, left, now, true
+        elseif stored == index + 1 then
+          -- The clock was set back a little: the stored window counts as just begun.
+          return stored, current, previous, told, window, stored * window, true
+        end
       end
     end
+    return index, sound and 0 or min(known, requests), 0, 0, (index + 1) * window - now, now, sound
   end
-  return index, sound and 0 or min(known, requests), 0, 0, (index + 1) * window - now, now, sound
-end
 
--- Stores windows, and adds a full one to the news once.
-local function keep_window(key, window, index, current, previous, told, left, requests)
-  if current >= requests and told == 0 then
-    tell('f', key, left)
-    told = 1
+  -- Stores windows, and adds a full one to the news once.
+  local function keep_window(key, window, index, current, previous, told, left, requests)
+    if current >= requests and told == 0 then
+      tell('f', key, left)
+      told = 1
+    end
+    call('SET', key, pack(WINDOW, window, index, current, previous, told), 'EX', text_of(ceil(window / 500000) + SPARE))
   end
-  call('SET', key, pack(WINDOW, window, index, current, previous, told), 'EX', text_of(ceil(window / 500000) + SPARE))
+
+  return window_of, keep_window
 end

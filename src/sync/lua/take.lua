@@ -37,6 +37,7 @@ local function take_level(price, interval, capacity, debt_max)
 end
 
 local function take_window(billed, window, requests, age)
+  local window_of, keep_window = window_functions()
   local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
   local seen = sliding and floor(previous * left / window) or 0
   local taken = giving_back or seen + current + billed <= requests
