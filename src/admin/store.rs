@@ -85,7 +85,9 @@ mod tests {
     use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, ShardState};
     use tidegate_core::engine::{Engine, FleetKey, Setup};
     use tidegate_core::pure::rule::{DomainSpec, Matching, NodeSpec, RuleSpec};
-    use tidegate_core::pure::sync::{Call, HeartbeatReply, LANES, Share, StoreReply, StoreState};
+    use tidegate_core::pure::sync::{
+        Call, Grouping, HeartbeatReply, LANES, Share, StoreReply, StoreState,
+    };
     use tidegate_core::pure::{Check, Descriptor, Entry, KeyDisplay, Limit, Moment, Rules, Unit};
 
     const NOW: Nanos = Nanos::new(5_000_000_000);
@@ -252,7 +254,7 @@ mod tests {
             interval: Span::nanos(100 * MILLISECONDS),
             accuracy: Share::of(1, 100),
         };
-        let mut rounds = PodSync::new(pace, 64);
+        let mut rounds = PodSync::new(pace, 64, Grouping::PerLane);
         let mut gross = vec![0_u64; usize::from(LANES)];
         let (mut admitted, mut nth) = (0, 0);
         let mut admitted_before = Vec::new();
@@ -278,15 +280,15 @@ mod tests {
             for (call, nth) in todo.calls.iter().zip(turn..) {
                 // For a while the store is away, and now and then it is.
                 if (300..350).contains(&turn) || nth % 40 == 0 {
-                    rounds.call_failed(&engine, call.lane, moment.now, nth);
+                    rounds.call_failed(&engine, call.id(), moment.now, nth);
                     continue;
                 }
-                let reply = settle(call, &mut gross[usize::from(call.lane.number())]);
+                let reply = settle(call, &mut gross[call.group.index()]);
                 let trip = RoundTrip {
                     sent: moment.now,
                     back: moment,
                 };
-                rounds.call_answered(&engine, call.lane, &reply, trip);
+                rounds.call_answered(&engine, call.id(), &reply, trip);
             }
         }
         let _ = rounds.turn(&engine, at(9_000));

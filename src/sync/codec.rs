@@ -7,8 +7,8 @@ use redis::Value;
 
 use super::error::StoreError;
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, News, NewsKind, Refund,
-    Share, StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
+    BucketKind, Call, Delta, Group, Heartbeat, HeartbeatReply, KnownUsage, Lane, News, NewsKind,
+    Refund, Share, StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -71,9 +71,10 @@ impl Names {
         self.in_lane(key.lane(), &tail(key))
     }
 
-    /// The name of this pod's record in a lane.
-    pub fn record(&self, lane: Lane) -> String {
-        self.in_lane(lane, &format!("seq:{:032x}", self.incarnation))
+    /// The name of this pod's record of a group. A group that another one was split into counts as another process.
+    pub fn record(&self, group: Group) -> String {
+        let incarnation = self.incarnation.wrapping_add(u128::from(group.is_split()));
+        self.in_lane(group.lane(), &format!("seq:{incarnation:032x}"))
     }
 
     /// The channel of the news of a lane.
@@ -101,9 +102,9 @@ impl Names {
         let step = micros(call.news_step);
         let numbers = [call.previous, call.sequence, step].map(|number| number.min(SEQUENCE_MAX));
         let header = numbers.map(u64::to_le_bytes).concat();
-        let [command, channel] = self.publish(call.lane);
+        let [command, channel] = self.publish(call.group.lane());
         ScriptRequest {
-            keys: std::iter::once(self.record(call.lane))
+            keys: std::iter::once(self.record(call.group))
                 .chain(keys)
                 .collect(),
             arguments: vec![header, command, channel, deltas],
@@ -387,6 +388,7 @@ pub fn news(message: &[u8]) -> impl Iterator<Item = News> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_core::pure::sync::Grouping;
 
     const KEY: StoreKey = StoreKey::caller(7, 0x142);
 
@@ -396,7 +398,12 @@ mod tests {
         let key = "tidegate:v1:{2}:c:0000000000000007:00000000000000000000000000000142";
         assert_eq!(names.key(&KEY), key);
         let record = "tidegate:v1:{2}:seq:00000000000000000000000000000abc";
-        assert_eq!(names.record(KEY.lane()), record);
+        let group = Grouping::PerLane.group_of(KEY.lane());
+        assert_eq!(names.record(group), record);
+        let record = "tidegate:v1:{0}:seq:00000000000000000000000000000abc";
+        assert_eq!(names.record(Grouping::Whole.group_of(KEY.lane())), record);
+        let record = "tidegate:v1:{2}:seq:00000000000000000000000000000abd";
+        assert_eq!(names.record(Grouping::Split.group_of(KEY.lane())), record);
         assert_eq!(names.channel(KEY.lane()), "tidegate:v1:news");
         assert_eq!(
             Names::new("x", true, 0).channel(KEY.lane()),

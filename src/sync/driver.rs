@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::connect::StoreSetupError;
-use super::error::StoreError;
+use super::error::{ErrorKind, StoreError};
 use super::store::RedisStore;
 use crate::clock::Clock;
 use crate::telemetry::Telemetry;
@@ -25,7 +25,7 @@ use tidegate_core::engine::Engine;
 use tidegate_core::engine::store_request::{StoreClient, StoreFailure, StoreRequest};
 use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, Lane, News, Refund, Share, StoreReply, StoreState,
+    Call, CallId, Grouping, HeartbeatReply, Lane, News, Refund, Share, StoreReply, StoreState,
 };
 use tidegate_core::pure::{Nanos, Span};
 
@@ -107,7 +107,8 @@ impl Driver {
             .name("rounds".to_owned())
             .spawn(move || {
                 runtime.block_on(async move {
-                    let sync_loop = SyncLoop::new(store, PodSync::new(pace, keys_max), setup);
+                    let rounds = PodSync::new(pace, keys_max, store.grouping());
+                    let sync_loop = SyncLoop::new(store, rounds, setup);
                     sync_loop.run(requests, asked_to_stop).await;
                 });
                 let _ = ended.send(());
@@ -139,7 +140,7 @@ impl Driver {
 /// What a task of the loop ended with.
 enum TaskOutcome {
     Call {
-        lane: Lane,
+        id: CallId,
         sent: Nanos,
         answer: Result<StoreReply, StoreError>,
     },
@@ -262,7 +263,7 @@ impl SyncLoop {
         self.tasks.spawn(async move {
             let sent = clock.moment().now;
             TaskOutcome::Call {
-                lane: call.lane,
+                id: call.id(),
                 sent,
                 answer: store.apply(&call).await,
             }
@@ -278,23 +279,30 @@ impl SyncLoop {
         let jitter = self.random.build_hasher().finish() ^ moment.now.get();
         let failure = match outcome {
             TaskOutcome::Call {
-                lane,
+                id,
                 sent,
                 answer: Ok(reply),
             } => {
                 let took = Duration::from_nanos(moment.now.since(sent).get());
                 self.telemetry.sync_round.record(took);
                 let trip = RoundTrip { sent, back: moment };
-                self.rounds.call_answered(&self.engine, lane, &reply, trip);
+                self.rounds.call_answered(&self.engine, id, &reply, trip);
                 None
             }
             TaskOutcome::Call {
-                lane,
+                id,
                 answer: Err(error),
                 ..
             } => {
-                self.rounds
-                    .call_failed(&self.engine, lane, moment.now, jitter);
+                // Only a single server is sent calls over several slots.
+                match error.kind == ErrorKind::CrossSlot && self.store.grouping() == Grouping::Whole
+                {
+                    true => self.rounds.call_refused(&self.engine, id, moment.now),
+                    false => {
+                        self.rounds
+                            .call_failed(&self.engine, id, moment.now, jitter);
+                    }
+                }
                 Some(error)
             }
             TaskOutcome::Heartbeat(Ok(reply)) => {

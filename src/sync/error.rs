@@ -42,6 +42,8 @@ kinds! {
     Ask = "ask";
     /// The lane is being moved, and its keys are on both servers.
     TryAgain = "tryagain";
+    /// The keys of a call are in several slots, and the server is a part of a cluster.
+    CrossSlot = "crossslot";
     /// The cluster does not serve this lane.
     ClusterDown = "clusterdown";
     /// Somebody's script runs for too long.
@@ -103,6 +105,7 @@ impl ErrorKind {
             "MOVED" => Self::Moved,
             "ASK" => Self::Ask,
             "TRYAGAIN" => Self::TryAgain,
+            "CROSSSLOT" => Self::CrossSlot,
             "CLUSTERDOWN" => Self::ClusterDown,
             "BUSY" => Self::Busy,
             "NOAUTH" | "WRONGPASS" | "DENIED" => Self::NoAuth,

@@ -20,8 +20,8 @@ use super::listen;
 use super::script::{self, Script};
 use tidegate_config::{self, Topology};
 use tidegate_core::pure::sync::{
-    Call, Delta, Heartbeat, HeartbeatReply, KnownUsage, Lane, NEWS_STEP, News, Refund, Share,
-    StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
+    Call, Delta, Grouping, Heartbeat, HeartbeatReply, KnownUsage, Lane, NEWS_STEP, News, Refund,
+    Share, StoreKey, StoreReply, StoreState, Take, TakeReply, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -104,6 +104,14 @@ impl RedisStore {
         }
     }
 
+    /// How a pod groups the lanes: a call may have keys of several slots only on a server that has all of them.
+    pub const fn grouping(&self) -> Grouping {
+        match self.servers {
+            Servers::One(_) => Grouping::Whole,
+            Servers::Cluster(_) => Grouping::PerLane,
+        }
+    }
+
     /// The name of every shard, in the order of their numbers.
     pub fn shards(&self) -> Vec<String> {
         match &self.servers {
@@ -115,7 +123,7 @@ impl RedisStore {
     /// Books a batch, exactly once, and returns the state of its keys.
     pub async fn apply(&self, call: &Call) -> Result<StoreReply, StoreError> {
         let request = self.names.apply(call);
-        self.run(call.lane, &script::APPLY, &request, |value| {
+        self.run(call.group.lane(), &script::APPLY, &request, |value| {
             codec::reply(value, call)
         })
         .await
@@ -135,7 +143,7 @@ impl RedisStore {
             known: KnownUsage::default(),
         };
         let call = Call {
-            lane: key.lane(),
+            group: Grouping::PerLane.group_of(key.lane()),
             previous: 0,
             sequence: 0,
             deltas: vec![nothing],

@@ -6,6 +6,8 @@ use tidegate_testing::stores::{
     FaultPlan, Proxy, ProxyFault, RedisCluster, RedisSentinel, RedisServer, StoreUnderTest,
 };
 
+use tidegate_testing::{SOON, until};
+
 use super::shared;
 
 /// A load, and in the middle of it a fault.
@@ -16,6 +18,26 @@ const MIDDLE: f64 = 3.0;
 fn balance_when_nothing_goes_wrong() {
     let _machine = shared();
     conserve(RedisServer::start(&[]), 4.0, AllowedLoss::None, |_| {});
+}
+
+/// A cluster of one server, which `topology: single` takes for a plain one: it refuses calls over several slots.
+#[test]
+fn balance_on_a_server_that_refuses_calls_over_several_slots() {
+    let _machine = shared();
+    let server = RedisServer::start(&["--cluster-enabled", "yes"]);
+    assert_eq!(
+        server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]),
+        "OK"
+    );
+    until("a cluster that serves", SOON, || {
+        let info = server.cli(&["CLUSTER", "INFO"]);
+        info.contains("cluster_state:ok").then_some(())
+    });
+    conserve(server, 4.0, AllowedLoss::None, |scene| {
+        scene.load.reach(3.0);
+        let errors = scene.store.cli(&["INFO", "errorstats"]);
+        assert!(errors.contains("errorstat_CROSSSLOT"), "{errors}");
+    });
 }
 
 #[test]

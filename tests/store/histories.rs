@@ -11,7 +11,8 @@ use redis::{Cmd, Connection, Pipeline, Value};
 use simulations::store::model::{StoreModel, StoredRecord, StoredValue};
 use tidegate::sync::codec::{self, Names, ScriptRequest};
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, KnownUsage, Lane, News, Refund, Share, StoreKey, StoreState, Terms,
+    BucketKind, Call, Delta, Group, Grouping, KnownUsage, Lane, News, Refund, Share, StoreKey,
+    StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 use tidegate_testing::Random;
@@ -156,6 +157,10 @@ impl History {
         self.expect(command, Expected::GivenBack(refund.terms, store_state));
     }
 
+    fn group(&self) -> Group {
+        Grouping::PerLane.group_of(self.lane)
+    }
+
     /// A script's call, which publishes into the history's list; how to publish is the argument of that number.
     fn command(&self, hash: &str, mut request: ScriptRequest, publish: usize) -> Cmd {
         request.arguments[publish] = b"RPUSH".to_vec();
@@ -189,11 +194,10 @@ impl History {
                 deltas.push(self.delta(number));
             }
         }
-        let lane = self.lane;
         (
             incarnation,
             Call {
-                lane,
+                group: self.group(),
                 previous,
                 sequence,
                 deltas,
@@ -247,7 +251,7 @@ impl History {
         let (key, _) = self.random.pick(&self.keys);
         let of_record = self.random.below(3) == 0;
         let name = if of_record {
-            self.names(incarnation).record(self.lane)
+            self.names(incarnation).record(self.group())
         } else {
             self.names(incarnation).key(&key)
         };
@@ -267,7 +271,7 @@ impl History {
         self.expect(put, Expected::Anything);
         if of_record {
             let kept = bytes.map_or(StoredRecord::Poison, |bytes| StoredRecord::of_bytes(&bytes));
-            self.model.records.insert((self.lane, incarnation), kept);
+            self.model.records.insert((self.group(), incarnation), kept);
         } else {
             let kept = bytes.map_or(StoredValue::Poison, |bytes| {
                 StoredValue::of_bytes(key.kind, &bytes)
@@ -275,7 +279,7 @@ impl History {
             self.model.keys.insert(key, kept);
         }
         // What a pod believes of its record is settled by the next answer.
-        let record = self.model.records.get(&(self.lane, incarnation));
+        let record = self.model.records.get(&(self.group(), incarnation));
         let sequence = match record {
             Some(StoredRecord::Record(record)) => record.sequence,
             Some(StoredRecord::Poison) | None => 0,
@@ -297,8 +301,12 @@ impl History {
         }
         for incarnation in INCARNATIONS {
             let mut get = redis::cmd("MGET");
-            get.arg(self.names(incarnation).record(self.lane));
-            let kept = self.model.records.get(&(self.lane, incarnation)).copied();
+            get.arg(self.names(incarnation).record(self.group()));
+            let kept = self
+                .model
+                .records
+                .get(&(self.group(), incarnation))
+                .copied();
             self.expect(get, Expected::Record(kept));
         }
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use tidegate::sync::RedisStore;
 use tidegate_config::check_text;
 use tidegate_core::pure::sync::{
-    Call, Delta, KnownUsage, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
+    Call, Delta, Grouping, KnownUsage, Lane, NEWS_STEP, Share, StoreKey, StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
 
@@ -83,7 +83,7 @@ pub fn delta(key: StoreKey, terms: Terms, cells: u64) -> Delta {
 /// The call after `previous`.
 pub fn call(lane: Lane, previous: u64, deltas: Vec<Delta>) -> Call {
     Call {
-        lane,
+        group: Grouping::PerLane.group_of(lane),
         previous,
         sequence: previous + 1,
         deltas,

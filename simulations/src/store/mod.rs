@@ -219,7 +219,7 @@ impl SimulatedStore {
         self.primary = replica.clone();
     }
 
-    /// The cells that it has booked for a pod, in all lanes.
+    /// The cells that it has booked for a pod, in all groups.
     pub fn gross(&self, incarnation: u128) -> Cells {
         let of_pod = self
             .primary
@@ -234,7 +234,7 @@ impl SimulatedStore {
     }
 
     fn record(&self, incarnation: u128, call: &Call) -> u64 {
-        match self.primary.records.get(&(call.lane, incarnation)) {
+        match self.primary.records.get(&(call.group, incarnation)) {
             Some(StoredRecord::Record(record)) => record.sequence,
             Some(StoredRecord::Poison) | None => 0,
         }

@@ -7,7 +7,8 @@ use super::World;
 const VIOLATIONS_MAX: usize = 5;
 /// The most keys for which the books are checked after every answer; with more keys, the checks are rarer.
 const KEYS_PER_LOOK: u64 = 32;
-/// The most requests in flight of one pod: a call for each lane and its heartbeat. Refunds of each key come on top.
+/// The most requests in flight of one pod. Its open batches, a probe and a heartbeat are fewer. Refunds of each key come on
+/// top.
 const UNDER_WAY_MAX: usize = 65;
 
 impl World<'_> {

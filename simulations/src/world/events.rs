@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use tidegate_core::pure::sync::{
-    Call, Heartbeat, HeartbeatReply, Lane, News, Refund, StoreReply, StoreState,
+    Call, CallId, Heartbeat, HeartbeatReply, News, Refund, StoreReply, StoreState,
 };
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) enum Event {
     },
     Answer {
         pod: usize,
-        lane: Lane,
+        id: CallId,
         sent: u64,
         reply: Option<Box<StoreReply>>,
     },

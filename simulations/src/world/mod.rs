@@ -14,7 +14,7 @@ mod pod;
 mod refunds;
 
 use tidegate_core::engine::sync::RoundTrip;
-use tidegate_core::pure::sync::{Call, Lane, StoreReply};
+use tidegate_core::pure::sync::{Call, CallId, StoreReply};
 use tidegate_core::pure::{Check, Moment, Rules};
 
 use crate::policy::{Cost, Policy};
@@ -158,10 +158,10 @@ impl<'a> World<'a> {
             Event::Served { pod, sent, call } => self.served(pod, sent, *call),
             Event::Answer {
                 pod,
-                lane,
+                id,
                 sent,
                 reply,
-            } => self.answer(pod, lane, sent, reply),
+            } => self.answer(pod, id, sent, reply),
             Event::HeartbeatAtStore {
                 pod,
                 sent,
@@ -228,9 +228,9 @@ impl<'a> World<'a> {
         for call in turn.calls {
             self.cost.calls += 1;
             self.cost.updates += call.deltas.len() as u64;
-            let at = now + self.network.hop();
+            let at = self.arrival(number, now);
             match self.network.loses_request(number, now) {
-                true => self.unanswered(number, call.lane, now),
+                true => self.unanswered(number, call.id(), now),
                 false => self.plan(
                     at,
                     Event::AtStore {
@@ -259,14 +259,24 @@ impl<'a> World<'a> {
         self.stop_when_done(number);
     }
 
+    /// When a call that a pod sends now arrives at the store. Its calls share a connection, so none overtakes another.
+    fn arrival(&mut self, number: usize, now: u64) -> u64 {
+        let at = now + self.network.hop();
+        let Some(pod) = &mut self.pods[number] else {
+            return at;
+        };
+        pod.last_arrival = at.max(pod.last_arrival + 1);
+        pod.last_arrival
+    }
+
     /// The pod gives up a call that it sent at `sent`.
-    fn unanswered(&mut self, pod: usize, lane: Lane, sent: u64) {
+    fn unanswered(&mut self, pod: usize, id: CallId, sent: u64) {
         let at = sent + self.network.settings.timeout.nanos();
         self.plan(
             at,
             Event::Answer {
                 pod,
-                lane,
+                id,
                 sent,
                 reply: None,
             },
@@ -281,7 +291,7 @@ impl<'a> World<'a> {
                 at,
                 Event::Answer {
                     pod,
-                    lane: call.lane,
+                    id: call.id(),
                     sent,
                     reply: None,
                 },
@@ -294,9 +304,9 @@ impl<'a> World<'a> {
     }
 
     fn served(&mut self, number: usize, sent: u64, call: Call) {
-        let (lane, now) = (call.lane, self.now);
+        let (id, now) = (call.id(), self.now);
         if now < self.network.faults.down_until {
-            return self.unanswered(number, lane, sent); // the store went down during the call
+            return self.unanswered(number, id, sent); // the store went down during the call
         }
         let Some(incarnation) = self.pods[number].as_ref().map(|pod| pod.incarnation) else {
             return; // the sender is gone: a crash may lose calls in flight
@@ -308,12 +318,12 @@ impl<'a> World<'a> {
         match back > sent + self.network.settings.timeout.nanos()
             || self.network.loses_answer(number, now)
         {
-            true => self.unanswered(number, lane, sent),
+            true => self.unanswered(number, id, sent),
             false => self.plan(
                 back,
                 Event::Answer {
                     pod: number,
-                    lane,
+                    id,
                     sent,
                     reply: Some(Box::new(reply)),
                 },
@@ -321,7 +331,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn answer(&mut self, number: usize, lane: Lane, sent: u64, reply: Option<Box<StoreReply>>) {
+    fn answer(&mut self, number: usize, id: CallId, sent: u64, reply: Option<Box<StoreReply>>) {
         let (now, calendar, jitter) = (self.now, self.calendar, self.random.roll());
         if let Some(pod) = &mut self.pods[number] {
             pod.under_way -= 1;
@@ -332,9 +342,9 @@ impl<'a> World<'a> {
                         sent: pod.at(sent),
                         back,
                     };
-                    pod.rounds.call_answered(&pod.engine, lane, &reply, trip);
+                    pod.rounds.call_answered(&pod.engine, id, &reply, trip);
                 }
-                None => pod.rounds.call_failed(&pod.engine, lane, back.now, jitter),
+                None => pod.rounds.call_failed(&pod.engine, id, back.now, jitter),
             }
         }
         self.check_books_now_and_then(number);

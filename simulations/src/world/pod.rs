@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidegate_core::engine::sync::PodSync;
 use tidegate_core::engine::{Answer, Engine, FleetKey, Setup};
 use tidegate_core::pure::rule::Consistency;
+use tidegate_core::pure::sync::Grouping;
 use tidegate_core::pure::{Moment, Nanos, Rules, Span};
 
 use crate::random::SeededRandom;
@@ -26,6 +27,8 @@ pub struct SimulatedPod {
     clock: u64,
     /// It does nothing until then.
     pub paused_until: u64,
+    /// When the last of its calls arrives at the store.
+    pub last_arrival: u64,
     /// Whether it is about to stop.
     pub leaving: bool,
     /// Calls, heartbeats and refunds without an answer yet.
@@ -51,11 +54,12 @@ impl SimulatedPod {
         engine.set_waker(Box::new(move || bell.store(true, Ordering::Relaxed)));
         Self {
             engine,
-            rounds: PodSync::new(scenario.pace, scenario.keys_max),
+            rounds: PodSync::new(scenario.pace, scenario.keys_max, Grouping::Whole),
             incarnation: u128::from(random.roll()) << 64 | u128::from(random.roll()),
             turn_at: u64::MAX,
             clock: 1_000_000_000 + random.below(1 << 50),
             paused_until: 0,
+            last_arrival: 0,
             leaving: false,
             under_way: 0,
             answers: 0,

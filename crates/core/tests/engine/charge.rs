@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip};
 use tidegate_core::engine::{Answer, Engine, Shares, Source};
 use tidegate_core::pure::rule::{NodeSpec, RuleSpec};
-use tidegate_core::pure::sync::{News, NewsKind, Share, StoreKey, StoreReply, StoreState};
+use tidegate_core::pure::sync::{
+    Grouping, News, NewsKind, Share, StoreKey, StoreReply, StoreState,
+};
 use tidegate_core::pure::{Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, ask, engine, left, reporting_engine};
 use tidegate_testing::rules::{a_second, node, rule, rules};
@@ -258,7 +260,7 @@ fn rounds() -> PodSync {
         interval: Span::seconds(1),
         accuracy: Share::of(1, 10),
     };
-    PodSync::new(pace, 1_000)
+    PodSync::new(pace, 1_000, Grouping::Whole)
 }
 
 /// Reports what is pending 2 ms later, and answers that the key's level is its price. Returns the reported cells.
@@ -284,7 +286,7 @@ fn tell(engine: &Engine, rounds: &mut PodSync, now: u64) -> u64 {
             sent: later.now,
             back: later,
         };
-        rounds.call_answered(engine, call.lane, &reply, trip);
+        rounds.call_answered(engine, call.id(), &reply, trip);
     }
     store_state
 }

@@ -28,5 +28,6 @@ mod refund;
 mod refund_answers;
 mod reload;
 mod rules;
+mod split;
 mod strict;
 mod sync_queue;

@@ -4,7 +4,7 @@
 use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, News, NewsKind, Share, StoreKey, StoreReply, StoreState,
+    Call, Grouping, HeartbeatReply, News, NewsKind, Share, StoreKey, StoreReply, StoreState,
 };
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Nanos, Rules, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, ask, reporting_engine};
@@ -30,7 +30,7 @@ impl Pod {
         };
         Self {
             engine: reporting_engine(1_024, rules),
-            rounds: PodSync::new(pace, 1_024),
+            rounds: PodSync::new(pace, 1_024, Grouping::Whole),
             // The first minute of an hour.
             now: START / HOUR.get() * HOUR.get() + SECOND,
             heartbeats: 0,
@@ -110,7 +110,7 @@ impl Pod {
             back: Moment::at(self.now),
         };
         self.rounds
-            .call_answered(&self.engine, call.lane, &reply, trip);
+            .call_answered(&self.engine, call.id(), &reply, trip);
     }
 
     /// What the store says of a key that has so many of its ten cells in use.

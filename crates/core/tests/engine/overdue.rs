@@ -1,14 +1,35 @@
 //! A pod of a hundred that has more to report than it may: what it grants of keys that would be reported late.
 
-use tidegate_core::engine::Source;
-use tidegate_core::engine::sync::{Pace, PodSync};
-use tidegate_core::pure::sync::{HeartbeatReply, Share};
-use tidegate_core::pure::{Algorithm, Limit, Moment, Span, Unit};
+use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip};
+use tidegate_core::engine::{Engine, Source};
+use tidegate_core::pure::sync::{Grouping, HeartbeatReply, Share, StoreReply};
+use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Span, Unit};
 use tidegate_testing::engine::{SECOND, START, ask, reporting_engine};
 use tidegate_testing::rules::one_rule;
 
 const MS: u64 = SECOND / 1_000;
 const PODS: u64 = 100;
+
+/// A turn whose reports are lost, while the store answers that it has what the pod says.
+fn take_turn(engine: &Engine, rounds: &mut PodSync, now: u64) {
+    let moment = Moment::at(now);
+    for call in rounds.turn(engine, moment).calls {
+        if call.id().is_probe {
+            let reply = StoreReply {
+                applied: false,
+                sequence: call.sequence,
+                gross: Cells::ZERO,
+                states: Vec::new(),
+                repaired: 0,
+            };
+            let trip = RoundTrip {
+                sent: moment.now,
+                back: moment,
+            };
+            rounds.call_answered(engine, call.id(), &reply, trip);
+        }
+    }
+}
 
 /// How many of 40 checks of one key pass within two seconds, after `others` keys were asked for, and what decided the
 /// last one. The store answers nothing, and is not late yet.
@@ -20,10 +41,10 @@ fn admitted(algorithm: Algorithm, others: u64) -> (usize, Source) {
         interval: Span::seconds(1),
         accuracy: Share::even(10),
     };
-    let mut rounds = PodSync::new(pace, 65_536);
+    let mut rounds = PodSync::new(pace, 65_536, Grouping::Whole);
     let mut now = START;
     for _ in 0..4 {
-        let _ = rounds.turn(&engine, Moment::at(now));
+        take_turn(&engine, &mut rounds, now);
         let heartbeat_answered = HeartbeatReply {
             pods: PODS,
             resets: 0,
@@ -35,7 +56,7 @@ fn admitted(algorithm: Algorithm, others: u64) -> (usize, Source) {
     for other in 0..others {
         assert!(ask(&engine, ("key", &format!("other-{other}")), 1, now).allowed());
     }
-    let _ = rounds.turn(&engine, Moment::at(now));
+    take_turn(&engine, &mut rounds, now);
     let mut allowed = 0;
     let mut source = Source::Local;
     for _ in 0..40 {
@@ -43,7 +64,7 @@ fn admitted(algorithm: Algorithm, others: u64) -> (usize, Source) {
         let answer = ask(&engine, ("key", "victim"), 1, now);
         allowed += usize::from(answer.allowed());
         source = answer.decisive().map_or(source, |hit| hit.source);
-        let _ = rounds.turn(&engine, Moment::at(now));
+        take_turn(&engine, &mut rounds, now);
     }
     (allowed, source)
 }

@@ -5,7 +5,8 @@ use tidegate_core::engine::sync::{Pace, PodSync, RoundTrip, SyncActions};
 use tidegate_core::engine::{Answer, CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Consistency, Report, RuleSpec};
 use tidegate_core::pure::sync::{
-    Call, HeartbeatReply, News, NewsKind, Refund, Share, StoreReply, StoreState, TakeReply,
+    Call, Grouping, HeartbeatReply, News, NewsKind, Refund, Share, StoreReply, StoreState,
+    TakeReply,
 };
 use tidegate_core::pure::{
     Algorithm, Cells, Check, Descriptor, Entry, Limit, Moment, Nanos, Rules, Span, Unit,
@@ -124,13 +125,13 @@ impl Pod {
         };
         Self {
             engine: reporting_engine(keys_max, rules),
-            rounds: PodSync::new(pace, keys_max),
+            rounds: PodSync::new(pace, keys_max, Grouping::Whole),
             now: START,
             settled: Cells::ZERO,
         }
     }
 
-    /// Takes turns for `millis`, and says what was to be sent.
+    /// Takes turns for `millis`, answers what only asks, and says what was to be sent.
     pub fn turns(&mut self, millis: u64) -> (Vec<Call>, Vec<Refund>) {
         let (mut all, mut back) = (Vec::new(), Vec::new());
         for _ in 0..millis {
@@ -138,7 +139,10 @@ impl Pod {
             let SyncActions {
                 calls, give_back, ..
             } = self.rounds.turn(&self.engine, Moment::at(self.now));
-            all.extend(calls.into_iter().filter(|call| !call.deltas.is_empty()));
+            let (probes, reports): (Vec<Call>, Vec<Call>) =
+                calls.into_iter().partition(|call| call.id().is_probe);
+            probes.iter().for_each(|probe| self.answer(probe));
+            all.extend(reports);
             back.extend(give_back);
         }
         (all, back)
@@ -191,7 +195,7 @@ impl Pod {
             repaired: 0,
         };
         self.rounds
-            .call_answered(&self.engine, call.lane, &reply, trip);
+            .call_answered(&self.engine, call.id(), &reply, trip);
     }
 
     pub fn trip(&self) -> RoundTrip {

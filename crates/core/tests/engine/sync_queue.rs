@@ -3,7 +3,7 @@
 use tidegate_core::engine::sync::{Pace, PodSync};
 use tidegate_core::engine::{CheckStep, Engine, Question, Throttle};
 use tidegate_core::pure::rule::{Report, RuleSpec};
-use tidegate_core::pure::sync::Share;
+use tidegate_core::pure::sync::{Grouping, Share};
 use tidegate_core::pure::{Algorithm, Cells, Limit, Moment, Span};
 use tidegate_testing::engine::{SECOND, START, admits, reporting_engine};
 use tidegate_testing::rules;
@@ -44,7 +44,7 @@ fn check(engine: &Engine, admit: impl Fn(&Engine, u64, u64) -> bool) {
         interval: Span::seconds(1),
         accuracy: Share::of(1, 10),
     };
-    let mut sync = PodSync::new(pace, 100_000);
+    let mut sync = PodSync::new(pace, 100_000, Grouping::Whole);
     let first = round(engine, &mut sync, START, &admit);
     assert_eq!(
         first,

@@ -8,7 +8,7 @@ mod values;
 use std::collections::BTreeMap;
 
 use tidegate_core::pure::sync::{
-    BucketKind, Call, Delta, KnownUsage, Lane, News, NewsKind, Refund, StoreKey, StoreReply,
+    BucketKind, Call, Delta, Group, KnownUsage, News, NewsKind, Refund, StoreKey, StoreReply,
     StoreState, Terms,
 };
 use tidegate_core::pure::{Cells, Span};
@@ -30,8 +30,8 @@ const NEWS_STEP_US: u64 = 20_000;
 pub struct StoreModel {
     /// The value of each key.
     pub keys: BTreeMap<StoreKey, StoredValue>,
-    /// The record of each lane and pod.
-    pub records: BTreeMap<(Lane, u128), StoredRecord>,
+    /// The record of each group and pod.
+    pub records: BTreeMap<(Group, u128), StoredRecord>,
     /// The published news, in order.
     pub news: Vec<News>,
 }
@@ -57,7 +57,7 @@ struct ModelCall {
 impl StoreModel {
     /// What `apply.lua` does at `now_us` for the pod of this incarnation.
     pub fn apply(&mut self, incarnation: u128, call: &Call, now_us: u64) -> StoreReply {
-        let place = (call.lane, incarnation);
+        let place = (call.group, incarnation);
         let (record, poisoned) = match self.records.get(&place) {
             Some(StoredRecord::Record(record)) => (*record, 0),
             Some(StoredRecord::Poison) => (LaneRecord::default(), 1),

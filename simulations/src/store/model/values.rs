@@ -36,7 +36,7 @@ pub struct StoredWindows {
     pub published: u64,
 }
 
-/// A pod's books in one lane.
+/// A pod's record of one book group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneRecord {
     /// The number of the last batch that was booked.
@@ -56,7 +56,7 @@ pub enum StoredValue {
     Poison,
 }
 
-/// The value of a lane's record.
+/// The value of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredRecord {
     /// A sound record.

@@ -59,11 +59,11 @@ impl PodSync {
     /// The books as they are now. Looks through all buckets. Only the sync takes cells out of them to report them; checks
     /// that run meanwhile add some.
     pub(super) fn books(&self, engine: &Engine) -> Books {
-        let books = self.lanes.iter().map(|lane| &lane.book);
+        let books = self.groups.iter().map(|group| &group.book);
         let unsent = self.keys.values().map(|key_sync| key_sync.unsent.gross);
         let lost = self.totals.lost.by_reason(engine.stats());
         Books {
-            settled: sum(books.clone().map(|book| book.settled())),
+            settled: sum(books.clone().map(|book| book.settled())).plus(self.totals.settled_before),
             in_flight: sum(books.map(|book| book.in_flight())),
             pending: engine.pending().plus(sum(unsent)),
             silent: self.totals.silent,

@@ -29,11 +29,13 @@ pub enum Reason {
     Drain,
     /// News denied a check, and the pod asks the store to confirm it.
     Confirm,
+    /// A call left for another key, and its pending cells had reached half of the trigger.
+    RideAlong,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Trigger,
         Self::Interval,
         Self::Share,
@@ -41,6 +43,7 @@ impl Reason {
         Self::Mitigation,
         Self::Drain,
         Self::Confirm,
+        Self::RideAlong,
     ];
 
     /// Its name in metrics.
@@ -53,6 +56,7 @@ impl Reason {
             Self::Mitigation => "mitigation",
             Self::Drain => "drain",
             Self::Confirm => "confirm",
+            Self::RideAlong => "ride_along",
         }
     }
 }
@@ -126,6 +130,8 @@ pub struct Figures {
 /// Totals since start.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
+    /// Settled in groups that were split since.
+    pub(super) settled_before: Cells,
     pub(super) silent: Cells,
     pub(super) lost: Loss,
     pub(super) found: Cells,

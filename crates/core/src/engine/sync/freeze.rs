@@ -1,50 +1,49 @@
 //! Freezing: keys that wait become a batch, in the order of the send queue and as far as the budget allows.
 //!
 //! To freeze a key is to collect its pending cells into a batch; from then on it is in flight. The batch is sent by
-//! `lanes.rs`. What the store is to bill for the cells is in `key_sync.rs`.
+//! `groups.rs`. What the store is to bill for the cells is in `key_sync.rs`.
 
 use super::key_sync::{ShareUse, Unsent};
-use super::lanes::LaneCall;
 use super::phase::{Flight, PhaseEvent};
 use super::queue::{QueueOrder, Urgency};
 use super::{HOLD, PodSync, SyncContext};
 use crate::engine::buckets::{BucketAddress, FrozenCells, KeyBucket};
-use crate::pure::sync::{BATCH_MAX, CALL_COST, Delta, KnownUsage, Lane, StoreKey, Trigger};
+use crate::pure::sync::{BATCH_MAX, CALL_COST, Delta, Group, KnownUsage, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
 
 /// The batch to freeze next.
 struct NextBatch {
-    lane: Lane,
+    group: Group,
     order: QueueOrder,
     /// The key updates that the budget must have for it.
     updates: usize,
 }
 
 impl PodSync {
-    /// The lanes whose keys the pod can report now, if the budget allows.
-    fn open_lanes(&self, now: Nanos) -> Vec<Lane> {
+    /// The groups whose keys the pod can report now, if the budget allows.
+    fn open_groups(&self, now: Nanos) -> Vec<Group> {
         if self.queue.is_empty() {
             return Vec::new();
         }
-        let lanes = self.lanes.iter().zip(&self.shard_of).zip(Lane::all());
-        let open = lanes.filter(|((state, shard), lane)| {
-            let link = &self.links[**shard];
-            state.in_flight == LaneCall::None
-                && state.book.is_idle()
+        let groups = self.grouping.groups().zip(&self.groups);
+        let open = groups.filter(|(group, state)| {
+            let link = &self.links[self.shard(group.lane())];
+            state.book.may_freeze()
+                && !state.to_be_split
                 && state.opens <= now
-                && !self.queue.is_empty_in(*lane)
+                && !self.queue.is_empty_in(*group)
                 && link.next_at().is_none_or(|at| at <= now)
                 && !link.is_partitioned()
         });
-        open.map(|(_, lane)| lane).collect()
+        open.map(|(group, _)| group).collect()
     }
 
-    /// The next batch to freeze of the `open` lanes. It leaves once the budget covers all keys that its lane has for it, or
+    /// The next batch to freeze of the `open` groups. It leaves once the budget covers all keys that its group has for it, or
     /// a quarter of what the budget can hold, because a call costs as much as a key. Other keys do not spend what the budget
     /// reserves for urgent ones.
-    fn next_batch(&self, open: &[Lane], now: Nanos) -> Option<NextBatch> {
+    fn next_batch(&self, open: &[Group], now: Nanos) -> Option<NextBatch> {
         let (order, reserve) = (self.queue.order(now), self.budget.reserve());
-        let (lane, head) = self.queue.first(open, order)?;
+        let (group, head) = self.queue.first(open, order)?;
         let (urgency, kept) = match (order, head.urgency) {
             (QueueOrder::Age, _) => (Urgency::Ordinary, 0),
             (QueueOrder::Urgency, Urgency::Ordinary) => (Urgency::Ordinary, reserve),
@@ -52,11 +51,11 @@ impl PodSync {
         };
         let keys = match urgency {
             Urgency::ShareDenied => 1,
-            Urgency::Contested | Urgency::Ordinary => self.queue.len_in(lane, urgency),
+            Urgency::Contested | Urgency::Ordinary => self.queue.len_in(group, urgency),
         };
         let keys = keys.min(reserve.max(1));
         Some(NextBatch {
-            lane,
+            group,
             order,
             updates: keys.min(BATCH_MAX) + CALL_COST + kept,
         })
@@ -64,24 +63,27 @@ impl PodSync {
 
     /// When the budget allows the next batch, if keys wait for it.
     pub(super) fn affordable_at(&self, now: Nanos) -> Option<Nanos> {
-        let next = self.next_batch(&self.open_lanes(now), now)?;
+        let next = self.next_batch(&self.open_groups(now), now)?;
         Some(self.budget.next_at(next.updates, now))
     }
 
     /// Makes batches of the keys that wait, in their order, as far as the budget goes. Keys of an unreachable lane stay
     /// where they are: they are billed once the lane is reachable.
-    pub(super) fn fill_lanes(&mut self, context: &SyncContext<'_>) {
+    pub(super) fn fill_groups(&mut self, context: &SyncContext<'_>) {
         let now = context.now();
-        let mut open = self.open_lanes(now);
+        let mut open = self.open_groups(now);
         while let Some(next) = self.next_batch(&open, now)
             && next.updates <= self.budget.available(now)
         {
-            open.retain(|lane| *lane != next.lane);
             self.fill(context, &next);
+            let book = &self.groups[next.group.index()].book;
+            if !book.may_freeze() || self.queue.is_empty_in(next.group) {
+                open.retain(|group| *group != next.group);
+            }
         }
     }
 
-    /// Makes a batch of the keys that wait for a lane.
+    /// Makes a batch of the keys that wait for a group. If none is left waiting, others ride along.
     fn fill(&mut self, context: &SyncContext<'_>, next: &NextBatch) {
         let now = context.now();
         let affordable = self.budget.available(now).saturating_sub(CALL_COST);
@@ -92,7 +94,11 @@ impl PodSync {
             QueueOrder::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
         };
         let ordinary_most = affordable.saturating_sub(reserve);
-        let keys = self.queue.take(next.lane, next.order, most, ordinary_most);
+        let mut keys = self.queue.take(next.group, next.order, most, ordinary_most);
+        if self.queue.is_empty_in(next.group) {
+            let room = most.min(ordinary_most).saturating_sub(keys.len());
+            keys.extend(self.take_riders(context, next.group, room));
+        }
         let deltas: Vec<Delta> = keys
             .into_iter()
             .filter_map(|key| self.freeze(context, key))
@@ -100,8 +106,8 @@ impl PodSync {
         if !deltas.is_empty() {
             let _ = self.budget.take(deltas.len() + CALL_COST, now);
         }
-        // An idle lane takes them.
-        let _ = self.lane_mut(next.lane).book.freeze(deltas, now);
+        // The group is open, so it takes them.
+        let _ = self.group_mut(next.group).book.freeze(deltas, now);
     }
 
     /// The report of a key, which is in flight from now on; `None` if there is nothing to report.

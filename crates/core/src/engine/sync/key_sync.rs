@@ -3,7 +3,7 @@
 use super::HOLD;
 use super::overdue::OverdueGrant;
 use super::phase::{Flight, KeyPhase, PhaseEvent};
-use crate::pure::sync::{Allowance, Demand, Share, StoreReading, Terms};
+use crate::pure::sync::{Allowance, Demand, Share, StoreReading, Terms, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
 /// A key that this pod reports, or may have to report soon.
@@ -26,6 +26,10 @@ pub(super) struct KeySync {
     pub(super) due: Option<Nanos>,
     /// Set while the pod cannot report it in time.
     pub(super) overdue: Option<OverdueGrant>,
+    /// The trigger of the last answer.
+    pub(super) trigger: Trigger,
+    /// Whether it is among the keys that may ride along with a call for another key.
+    pub(super) is_rider: bool,
     /// Whether the pod asks the store for its state even if there is nothing to report.
     pub(super) asks_store: bool,
     /// Whether the store has answered its state.
@@ -89,6 +93,8 @@ impl KeySync {
             sent_at: None,
             due: None,
             overdue: None,
+            trigger: Trigger::EACH,
+            is_rider: false,
             asks_store: false,
             is_answered: false,
             unsent: Unsent::default(),

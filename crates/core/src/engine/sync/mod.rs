@@ -8,15 +8,15 @@
 //! it reports its current usage, then every cell, and the store asks the other pods to do the same.
 //!
 //! `keys.rs` decides for one key, `phase.rs` has its phases, `queue.rs` the order of reports, `freeze.rs` the batches,
-//! `lanes.rs` the calls and their answers.
+//! `riders.rs` the keys that ride along with a call, `groups.rs` the calls and their answers.
 
 mod books;
 mod context;
 mod figures;
 mod freeze;
+mod groups;
 mod key_sync;
 mod keys;
-mod lanes;
 mod membership;
 mod news_pacing;
 mod news_trust;
@@ -24,22 +24,23 @@ mod overdue;
 mod phase;
 mod queue;
 mod refunds;
+mod riders;
 mod unreachable;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::buckets::KeyBucket;
 use super::{Engine, Snapshot};
 use crate::pure::sync::{
-    Budget, Call, FleetView, Heartbeat, HeartbeatReply, LANES, Lane, Link, News, Refund, Share,
-    StoreKey, StoreReply,
+    Budget, Call, CallId, FleetView, Group, Grouping, Heartbeat, HeartbeatReply, LANES, Lane, Link,
+    News, Refund, Share, StoreKey, StoreReply,
 };
 use crate::pure::{Cells, Moment, Nanos, Span};
 use context::SyncContext;
 use figures::{KeyCounts, Totals};
+use groups::GroupState;
 use key_sync::KeySync;
-use lanes::{LaneCall, LaneState};
 use membership::Membership;
 use news_pacing::NewsPacing;
 use news_trust::NewsTrust;
@@ -51,7 +52,7 @@ pub use books::{Books, Loss};
 pub use context::RoundTrip;
 pub use figures::{Figures, Reason, RuleOvershoot, ShardState};
 
-/// A key that wants a round before its time waits this long for other keys of its lane.
+/// A key that wants a round before its time waits this long for other keys of its group.
 const COALESCE: Span = Span::nanos(1_000_000);
 /// The pod reports a key at most once in this time, and more rarely in a large fleet.
 const GAP: Span = Span::nanos(5_000_000);
@@ -75,7 +76,7 @@ pub struct Pace {
 /// What the shell has to send.
 #[derive(Debug, Default)]
 pub struct SyncActions {
-    /// Calls. Each lane has at most one in flight.
+    /// Calls, to be sent in this order.
     pub calls: Vec<Call>,
     /// A heartbeat, if one is due.
     pub heartbeat: Option<Heartbeat>,
@@ -88,7 +89,8 @@ pub struct SyncActions {
 pub struct PodSync {
     pace: Pace,
     fleet_view: FleetView,
-    lanes: Vec<LaneState>,
+    grouping: Grouping,
+    groups: Vec<GroupState>,
     links: Vec<Link>,
     shard_of: Vec<usize>,
     /// Boxed: a map is up to twice as large as its content, and three times while it grows.
@@ -101,6 +103,8 @@ pub struct PodSync {
     budget: Budget,
     /// Keys that wait to be reported.
     queue: SendQueue,
+    /// Loud keys that may ride along with the next call, those first that were looked at longest ago.
+    riders: VecDeque<StoreKey>,
     membership: Membership,
     unreachable: UnreachableLanes,
     news_pacing: NewsPacing,
@@ -114,18 +118,18 @@ impl PodSync {
     ///
     /// A pod that holds `keys_max` keys tracks one in [`TRACKED_PART`] of them. For a replay it keeps as many deltas as it
     /// tracks keys.
-    pub fn new(pace: Pace, keys_max: usize) -> Self {
+    pub fn new(pace: Pace, keys_max: usize, grouping: Grouping) -> Self {
         let fleet_view = FleetView {
             accuracy: pace.accuracy,
             pods: 1,
         };
         let news_trust = NewsTrust::new(keys_max);
         let keys_max = (keys_max / TRACKED_PART).max(TRACKED_MIN);
-        let lane = |lane| LaneState::new(lane, keys_max / usize::from(LANES));
         Self {
             pace,
             fleet_view,
-            lanes: Lane::all().map(lane).collect(),
+            grouping,
+            groups: GroupState::all(grouping, keys_max),
             links: vec![Link::new()],
             shard_of: vec![0; usize::from(LANES)],
             keys: HashMap::new(),
@@ -134,7 +138,8 @@ impl PodSync {
             refunds: RefundQueue::default(),
             news_trust,
             budget: Budget::new(1),
-            queue: SendQueue::default(),
+            queue: SendQueue::new(grouping),
+            riders: VecDeque::new(),
             membership: Membership::default(),
             unreachable: UnreachableLanes::default(),
             news_pacing: NewsPacing::default(),
@@ -180,7 +185,7 @@ impl PodSync {
         self.update_unreachable(engine, moment.now);
         let heartbeat = self.heartbeat(moment.now);
         if heartbeat.is_some() && !self.membership.is_prompted() {
-            self.doubt_next();
+            self.doubt_next(moment.now);
         }
         // Before the calls: a busy key is at rest only now and then.
         self.note_refunds(context);
@@ -197,13 +202,13 @@ impl PodSync {
     /// When to take the next turn if nothing else happens.
     pub fn next_turn(&self, now: Nanos) -> Nanos {
         let due = self.due.first().map(|(at, _)| *at);
-        let lanes = Lane::all().zip(&self.lanes);
-        let lanes = lanes.filter_map(|(number, lane)| self.lane_opens(number, lane, now));
+        let groups = self.grouping.groups();
+        let groups = groups.filter_map(|group| self.group_opens(group, now));
         let reachable = self.is_reachable(Lane::new(0));
         let heartbeat = reachable.then(|| self.membership.heartbeat_due(now));
         let affordable = self.affordable_at(now);
         let refunds = self.refunds_open(now);
-        let all = due.into_iter().chain(lanes).chain(heartbeat);
+        let all = due.into_iter().chain(groups).chain(heartbeat);
         let all = all
             .chain(self.news_trust.next_at())
             .chain(affordable)
@@ -216,7 +221,7 @@ impl PodSync {
     pub fn call_answered(
         &mut self,
         engine: &Engine,
-        lane: Lane,
+        id: CallId,
         reply: &StoreReply,
         trip: RoundTrip,
     ) {
@@ -226,14 +231,21 @@ impl PodSync {
             snapshot: &snapshot,
             moment: trip.back,
         };
-        self.lane_answered(&context, lane, reply, trip);
+        self.group_answered(&context, id, reply, trip);
     }
 
     /// The store did not answer a call, or gave an invalid answer. `jitter` is any random number.
-    pub fn call_failed(&mut self, engine: &Engine, lane: Lane, now: Nanos, jitter: u64) {
-        self.lane_mut(lane).in_flight = LaneCall::None;
+    pub fn call_failed(&mut self, engine: &Engine, id: CallId, now: Nanos, jitter: u64) {
+        self.group_failed(id);
         self.totals.rounds.returned += 1;
-        self.request_failed(engine, lane, now, jitter);
+        self.request_failed(engine, id.group.lane(), now, jitter);
+    }
+
+    /// The server refused a call because its keys are in several slots: it is no single server. Nothing was applied.
+    pub fn call_refused(&mut self, engine: &Engine, id: CallId, now: Nanos) {
+        self.group_refused(id);
+        self.totals.rounds.returned += 1;
+        self.link_succeeded(engine, id.group.lane(), now);
     }
 
     /// The store answered a request in `lane` that is not a call of the sync.
@@ -316,10 +328,10 @@ impl PodSync {
 
     /// Whether the store has confirmed every cell of the loud keys, as far as it is reachable.
     pub fn is_settled(&self) -> bool {
-        let mut lanes = self.lanes.iter().zip(Lane::all());
-        let reported = lanes.all(|(state, lane)| {
-            let idle = state.book.is_idle() && self.queue.is_empty_in(lane);
-            idle || !self.is_reachable(lane)
+        let mut groups = self.groups.iter().zip(self.grouping.groups());
+        let reported = groups.all(|(state, group)| {
+            let idle = state.book.is_idle() && self.queue.is_empty_in(group);
+            idle || !self.is_reachable(group.lane())
         });
         reported && self.refunds.is_settled(|key| self.is_reachable(key.lane()))
     }
@@ -347,8 +359,12 @@ impl PodSync {
         self.shard_of[usize::from(lane.number())]
     }
 
-    fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
-        &mut self.lanes[usize::from(lane.number())]
+    fn group_of(&self, key: StoreKey) -> Group {
+        self.grouping.group_of(key.lane())
+    }
+
+    fn group_mut(&mut self, group: Group) -> &mut GroupState {
+        &mut self.groups[group.index()]
     }
 
     fn gap(&self) -> Span {

@@ -126,8 +126,7 @@ impl PodSync {
         subject: &Subject<'_>,
         key_sync: &KeySync,
     ) -> (Span, Span) {
-        let lane = subject.store_key().lane();
-        let soonest = self.late_after(usize::from(lane.number()));
+        let soonest = self.late_after(subject.store_key().lane());
         match key_sync.is_thin || context.engine.bucket(subject).is_half_used() {
             true => (soonest, soonest),
             false => (soonest, soonest.max(self.age_max(subject))),

@@ -1,12 +1,12 @@
 //! The send queue: the keys that wait for a report, in the order in which the pod reports them.
 //!
-//! The order is over keys, not lanes: first keys whose share has just denied a check, then contested keys, then the rest;
-//! within each of these the key that has waited longest. Lanes only say which keys can share a call. One call in
+//! The order is over keys, not groups: first keys whose share has just denied a check, then contested keys, then the rest;
+//! within each of these the key that has waited longest. Groups only say which keys can share a call. One call in
 //! [`BY_AGE_EVERY`] takes the keys that have waited longest, however urgent they are, so no key waits for ever.
 
 use std::collections::BTreeSet;
 
-use crate::pure::sync::{LANES, Lane, StoreKey};
+use crate::pure::sync::{Group, Grouping, StoreKey};
 use crate::pure::{Nanos, Span};
 
 /// One of so many calls goes by age alone, if a key has waited for [`OLD`].
@@ -42,9 +42,9 @@ pub(super) enum QueueOrder {
     Age,
 }
 
-/// The waiting keys of a lane.
+/// The waiting keys of a group.
 #[derive(Debug)]
-struct LaneQueue {
+struct GroupQueue {
     keys: [BTreeSet<(Nanos, StoreKey)>; Urgency::ALL.len()],
     /// Since when the first key of each urgency waits; [`NONE`] if there is none.
     firsts: [Nanos; Urgency::ALL.len()],
@@ -53,7 +53,7 @@ struct LaneQueue {
 /// No key waits since then.
 const NONE: Nanos = Nanos::new(u64::MAX);
 
-impl Default for LaneQueue {
+impl Default for GroupQueue {
     fn default() -> Self {
         Self {
             keys: Default::default(),
@@ -62,7 +62,7 @@ impl Default for LaneQueue {
     }
 }
 
-impl LaneQueue {
+impl GroupQueue {
     /// The place of the first key.
     fn head(&self, order: QueueOrder) -> Option<QueuePlace> {
         let heads = Urgency::ALL.into_iter().zip(self.firsts);
@@ -106,32 +106,47 @@ impl LaneQueue {
 /// The send queue.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    lanes: Vec<LaneQueue>,
+    grouping: Grouping,
+    groups: Vec<GroupQueue>,
     /// The number of waiting keys, by urgency.
     waiting: [usize; Urgency::ALL.len()],
     calls: u64,
 }
 
-impl Default for SendQueue {
-    fn default() -> Self {
+impl SendQueue {
+    pub(super) fn new(grouping: Grouping) -> Self {
         Self {
-            lanes: (0..LANES).map(|_| LaneQueue::default()).collect(),
+            grouping,
+            groups: grouping.groups().map(|_| GroupQueue::default()).collect(),
             waiting: [0; Urgency::ALL.len()],
             calls: 0,
         }
     }
-}
 
-impl SendQueue {
+    /// Puts the keys into other groups.
+    pub(super) fn regroup(&mut self, grouping: Grouping) {
+        let before = std::mem::replace(self, Self::new(grouping));
+        for group in before.groups {
+            for (urgency, keys) in Urgency::ALL.into_iter().zip(group.keys) {
+                for (since, key) in keys {
+                    self.insert(key, QueuePlace { urgency, since });
+                }
+            }
+        }
+    }
+
+    fn of_key(&mut self, key: StoreKey) -> &mut GroupQueue {
+        let group = self.grouping.group_of(key.lane());
+        &mut self.groups[group.index()]
+    }
+
     pub(super) fn insert(&mut self, key: StoreKey, place: QueuePlace) {
-        let lane = &mut self.lanes[usize::from(key.lane().number())];
-        let is_new = lane.insert(key, place);
+        let is_new = self.of_key(key).insert(key, place);
         self.waiting[place.urgency as usize] += usize::from(is_new);
     }
 
     pub(super) fn remove(&mut self, key: StoreKey, place: QueuePlace) {
-        let lane = &mut self.lanes[usize::from(key.lane().number())];
-        let was_there = lane.remove(key, place);
+        let was_there = self.of_key(key).remove(key, place);
         self.waiting[place.urgency as usize] -= usize::from(was_there);
     }
 
@@ -144,15 +159,15 @@ impl SendQueue {
         self.waiting[..=urgency as usize].iter().sum()
     }
 
-    /// The number of keys of a lane that are at least as urgent as this.
-    pub(super) fn len_in(&self, lane: Lane, urgency: Urgency) -> usize {
-        let lane = &self.lanes[usize::from(lane.number())];
-        let sets = lane.keys[..=urgency as usize].iter();
+    /// The number of keys of a group that are at least as urgent as this.
+    pub(super) fn len_in(&self, group: Group, urgency: Urgency) -> usize {
+        let group = &self.groups[group.index()];
+        let sets = group.keys[..=urgency as usize].iter();
         sets.map(BTreeSet::len).sum()
     }
 
-    pub(super) fn is_empty_in(&self, lane: Lane) -> bool {
-        self.lanes[usize::from(lane.number())].is_empty()
+    pub(super) fn is_empty_in(&self, group: Group) -> bool {
+        self.groups[group.index()].is_empty()
     }
 
     /// How the next call chooses its keys. While no key is urgent, urgency and age are the same order.
@@ -161,18 +176,18 @@ impl SendQueue {
         if !urgent || self.calls % BY_AGE_EVERY < BY_AGE_EVERY - 1 {
             return QueueOrder::Urgency;
         }
-        let mut firsts = self.lanes.iter().flat_map(|lane| lane.firsts);
+        let mut firsts = self.groups.iter().flat_map(|group| group.firsts);
         match firsts.any(|since| since < NONE && now.since(since) >= OLD) {
             true => QueueOrder::Age,
             false => QueueOrder::Urgency,
         }
     }
 
-    /// The lane of `lanes` whose first key comes first, and that key's place.
-    pub(super) fn first(&self, lanes: &[Lane], order: QueueOrder) -> Option<(Lane, QueuePlace)> {
-        let heads = lanes.iter().filter_map(|lane| {
-            let head = self.lanes[usize::from(lane.number())].head(order)?;
-            Some((*lane, head))
+    /// The group of `groups` whose first key comes first, and that key's place.
+    pub(super) fn first(&self, groups: &[Group], order: QueueOrder) -> Option<(Group, QueuePlace)> {
+        let heads = groups.iter().filter_map(|group| {
+            let head = self.groups[group.index()].head(order)?;
+            Some((*group, head))
         });
         heads.min_by_key(|(_, head)| match order {
             QueueOrder::Urgency => (head.urgency, head.since),
@@ -180,16 +195,16 @@ impl SendQueue {
         })
     }
 
-    /// Takes at most `most` keys of `lane`. It takes ordinary keys only while it has taken less than `ordinary_most`.
+    /// Takes at most `most` keys of `group`. It takes ordinary keys only while it has taken less than `ordinary_most`.
     pub(super) fn take(
         &mut self,
-        lane: Lane,
+        group: Group,
         order: QueueOrder,
         most: usize,
         ordinary_most: usize,
     ) -> Vec<StoreKey> {
         self.calls += 1;
-        let queue = &mut self.lanes[usize::from(lane.number())];
+        let queue = &mut self.groups[group.index()];
         let mut taken = Vec::new();
         while let Some(QueuePlace { urgency, .. }) = queue.head(order) {
             let full = match (order, urgency) {
@@ -213,6 +228,7 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pure::sync::Lane;
 
     /// A key of the lane of that number.
     fn key(lane: u8, rule: u64) -> StoreKey {
@@ -229,22 +245,23 @@ mod tests {
 
     /// The rules' numbers of the keys that three calls of at most two keys take.
     fn taken(keys: &[(u8, u64, QueuePlace)], calls: usize) -> Vec<Vec<u64>> {
-        let mut queue = SendQueue::default();
+        let grouping = Grouping::PerLane;
+        let mut queue = SendQueue::new(grouping);
         for (lane, rule, place) in keys {
             queue.insert(key(*lane, *rule), *place);
         }
-        let lanes: Vec<Lane> = Lane::all().collect();
+        let groups: Vec<Group> = grouping.groups().collect();
         let call = |_| {
             let order = queue.order(Nanos::new(2_000_000_000));
-            let (lane, _) = queue.first(&lanes, order)?;
-            let keys = queue.take(lane, order, 2, 2);
+            let (group, _) = queue.first(&groups, order)?;
+            let keys = queue.take(group, order, 2, 2);
             Some(keys.iter().map(|key| key.rule).collect())
         };
         (0..calls).map_while(call).collect()
     }
 
     #[test]
-    fn urgent_keys_go_first_whatever_their_lane() {
+    fn urgent_keys_go_first_whatever_their_group() {
         use Urgency::{Contested, Ordinary, ShareDenied};
         let keys = [
             (0, 1, place(Ordinary, 1)),
@@ -267,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_removed_key_is_gone() {
-        let mut queue = SendQueue::default();
+        let mut queue = SendQueue::new(Grouping::PerLane);
         let at = place(Urgency::Contested, 4);
         queue.insert(key(3, 1), at);
         queue.insert(key(3, 1), at);
@@ -279,6 +296,20 @@ mod tests {
         queue.remove(key(3, 1), at);
         queue.remove(key(3, 1), at);
         assert!(queue.is_empty());
-        assert!(queue.is_empty_in(Lane::new(3)));
+        assert!(queue.is_empty_in(Grouping::PerLane.group_of(Lane::new(3))));
+    }
+
+    #[test]
+    fn keys_keep_their_places_when_their_group_is_split() {
+        let mut queue = SendQueue::new(Grouping::Whole);
+        let keys = [(3, 1, 4), (9, 2, 5), (3, 3, 6)];
+        for (lane, rule, since) in keys {
+            queue.insert(key(lane, rule), place(Urgency::Contested, since));
+        }
+        queue.regroup(Grouping::Split);
+        assert_eq!(queue.len_up_to(Urgency::Contested), keys.len());
+        let group = Grouping::Split.group_of(Lane::new(3));
+        let taken = queue.take(group, QueueOrder::Urgency, 9, 9);
+        assert_eq!(taken, [key(3, 1), key(3, 3)]);
     }
 }

@@ -8,7 +8,7 @@ use super::key_sync::{Detached, Unsent};
 use crate::engine::buckets::SilentCells;
 use crate::engine::buckets::{KeyBucket, Subject};
 use crate::engine::{Engine, Shares};
-use crate::pure::sync::Share;
+use crate::pure::sync::{Group, Grouping, Lane, Share};
 use crate::pure::{Cells, Moment, Nanos, Span};
 
 /// An answer that takes longer than this, and than so many times what answers take, is late.
@@ -119,17 +119,25 @@ impl PodSync {
 
     /// The lanes whose answer takes too long, by a bit each.
     fn late_lanes(&self, now: Nanos) -> u64 {
-        let lanes = self.lanes.iter().enumerate();
-        lanes.fold(0, |late, (number, lane)| {
-            let waited = lane.unanswered_since.map(|since| now.since(since));
-            let is_late = waited.is_some_and(|waited| waited >= self.late_after(number));
-            late | u64::from(is_late) << number
-        })
+        let groups = self.grouping.groups().zip(&self.groups);
+        let late = groups.filter(|(group, state)| {
+            let waited = state.unanswered_since.map(|since| now.since(since));
+            waited.is_some_and(|waited| waited >= self.late_after(group.lane()))
+        });
+        late.fold(0, |late, (group, _)| late | self.lanes_of(group))
+    }
+
+    /// The lanes of a group, by a bit each.
+    const fn lanes_of(&self, group: Group) -> u64 {
+        match self.grouping {
+            Grouping::Whole => u64::MAX,
+            Grouping::PerLane | Grouping::Split => 1 << group.lane().number(),
+        }
     }
 
     /// How long an answer of a lane may take before it is late.
-    pub(super) fn late_after(&self, lane: usize) -> Span {
-        let trip = self.links[self.shard_of[lane]].trip();
+    pub(super) fn late_after(&self, lane: Lane) -> Span {
+        let trip = self.links[self.shard(lane)].trip();
         LATE_AFTER.max(trip.times(LATE_TRIPS))
     }
 }

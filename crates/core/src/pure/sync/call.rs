@@ -3,7 +3,7 @@
 //! No message contains an absolute time: a pod sends cells and prices, and the store answers levels. All of them are
 //! lengths. `store_key.rs` names the keys, `terms.rs` says how the store counts them.
 
-use super::{KnownUsage, Lane, Share, StoreKey, Terms};
+use super::{Group, KnownUsage, Share, StoreKey, Terms};
 use crate::pure::{Cells, Span};
 
 /// The most keys of one call: about a millisecond of Redis.
@@ -106,11 +106,11 @@ pub struct Overshoot {
     pub capped: bool,
 }
 
-/// One request to one lane: a pod reports deltas.
+/// One request to the store: a pod reports deltas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The lane that all of its keys are in.
-    pub lane: Lane,
+    /// The book group that all of its keys are in.
+    pub group: Group,
     /// The sequence number that the store must have to apply this call.
     pub previous: u64,
     /// The sequence number that the store has afterwards.
@@ -121,6 +121,28 @@ pub struct Call {
     pub news_step: Span,
 }
 
+impl Call {
+    /// Which call it is.
+    pub const fn id(&self) -> CallId {
+        CallId {
+            group: self.group,
+            sequence: self.sequence,
+            is_probe: self.sequence == self.previous,
+        }
+    }
+}
+
+/// Which call an answer, or its absence, is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallId {
+    /// Its book group.
+    pub group: Group,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// Whether it only asks what the store has.
+    pub is_probe: bool,
+}
+
 /// The store's answer to a [`Call`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreReply {
@@ -128,7 +150,7 @@ pub struct StoreReply {
     pub applied: bool,
     /// The sequence number that the store has now; 0 if it has no record of this pod.
     pub sequence: u64,
-    /// All cells that this lane has ever booked for this pod.
+    /// All cells that the store has ever booked for this pod in this group.
     pub gross: Cells,
     /// The state of each key, in the order of the call.
     pub states: Vec<StoreState>,

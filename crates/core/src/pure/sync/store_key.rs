@@ -32,6 +32,70 @@ impl Lane {
     }
 }
 
+/// A book group: lanes whose batches share one record in the store, and so one sequence of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Group {
+    lane: Lane,
+    split: bool,
+}
+
+impl Group {
+    /// The lane that holds its record.
+    pub const fn lane(self) -> Lane {
+        self.lane
+    }
+
+    /// Its number among the groups of its pod.
+    pub fn index(self) -> usize {
+        usize::from(self.lane.number())
+    }
+
+    /// Whether its pod started with one group for all lanes. Its record has another name than that group's had.
+    pub const fn is_split(self) -> bool {
+        self.split
+    }
+}
+
+/// How a pod groups the lanes of its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// All lanes in one group, for a single server: a call may have keys of every lane.
+    Whole,
+    /// Each lane for itself, for a cluster: the keys of a call are in one slot.
+    PerLane,
+    /// The same, after a server refused a call with keys of several slots.
+    Split,
+}
+
+impl Grouping {
+    /// The group of a lane.
+    pub const fn group_of(self, lane: Lane) -> Group {
+        let (lane, split) = match self {
+            Self::Whole => (Lane::new(0), false),
+            Self::PerLane => (lane, false),
+            Self::Split => (lane, true),
+        };
+        Group { lane, split }
+    }
+
+    /// Every group, in the order of their numbers.
+    pub fn groups(self) -> impl Iterator<Item = Group> {
+        let lanes = match self {
+            Self::Whole => 1,
+            Self::PerLane | Self::Split => LANES,
+        };
+        (0..lanes).map(move |lane| self.group_of(Lane(lane)))
+    }
+
+    /// The number of lanes in each group.
+    pub fn lanes_each(self) -> usize {
+        match self {
+            Self::Whole => usize::from(LANES),
+            Self::PerLane | Self::Split => 1,
+        }
+    }
+}
+
 /// How the store counts a key. The kind is part of the key's name there, so two kinds never share a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BucketKind {

@@ -1,5 +1,5 @@
-//! The book of a lane over random histories of lost calls, lost and stale answers, late duplicates, failovers and
-//! wipes.
+//! The book of a group over random histories of calls under way side by side, lost calls, answers that are lost, stale or
+//! out of order, late duplicates, failovers and wipes.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,24 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use tidegate_core::pure::sync::{
-    Call, Delta, KnownUsage, Lane, LaneBook, LaneOutcome, LaneStep, Share, StoreKey, StoreReply,
-    Terms,
+    BookOutcome, BookStep, Call, Delta, GroupBook, Grouping, KnownUsage, Lane, Share, StoreKey,
+    StoreReply, Terms,
 };
 use tidegate_core::pure::{Cells, Nanos, Span};
 
 /// One step of a history.
 #[derive(Clone, Debug)]
 enum Event {
-    /// The pod freezes a batch of these deltas, if the lane is idle.
+    /// The pod freezes a batch of these deltas, if it may.
     Freeze(Vec<u64>),
-    /// The pod sends a call. The network may lose the call or the answer.
+    /// The pod sends a call, and the network loses it or its answer, or neither.
     Exchange { arrives: bool, answered: bool },
+    /// The pod sends a call.
+    Send,
+    /// A call that is under way arrives at the store, whether or not it is the first, or is lost.
+    Arrive(prop::sample::Index, bool),
+    /// An answer that is under way arrives at the pod, whether or not it is the first, or is lost.
+    Answer(prop::sample::Index, bool),
     /// The pod sends a probe, and the store answers it.
     Probe,
     /// An earlier call arrives once more.
@@ -48,7 +54,12 @@ fn freeze() -> impl Strategy<Value = Event> {
 fn network() -> BoxedStrategy<Event> {
     prop_oneof![
         8 => freeze(),
-        8 => exchange(),
+        3 => exchange(),
+        8 => Just(Event::Send),
+        8 => (any::<prop::sample::Index>(), prop::bool::weighted(0.9))
+            .prop_map(|(which, arrives)| Event::Arrive(which, arrives)),
+        8 => (any::<prop::sample::Index>(), prop::bool::weighted(0.9))
+            .prop_map(|(which, arrives)| Event::Answer(which, arrives)),
         1 => Just(Event::Probe),
         2 => any::<prop::sample::Index>().prop_map(Event::Duplicate),
         1 => any::<prop::sample::Index>().prop_map(Event::StaleAnswer),
@@ -124,11 +135,15 @@ impl Store {
 
 struct World {
     now: Nanos,
-    book: LaneBook,
+    book: GroupBook,
     store: Store,
     former: Store,
+    /// Calls and answers that are under way.
+    calls: Vec<Call>,
+    replies: Vec<(u64, StoreReply)>,
+    /// All calls and answers that were ever under way.
     sent: Vec<Call>,
-    answers: Vec<StoreReply>,
+    answers: Vec<(u64, StoreReply)>,
     /// The frozen deltas, by their sequence number.
     frozen: BTreeMap<u64, Vec<Delta>>,
     settled: Vec<u64>,
@@ -141,9 +156,11 @@ impl World {
     fn new() -> Self {
         Self {
             now: Nanos::new(1),
-            book: LaneBook::new(Lane::new(5)),
+            book: GroupBook::new(Grouping::PerLane.group_of(Lane::new(5))),
             store: Store::default(),
             former: Store::default(),
+            calls: Vec::new(),
+            replies: Vec::new(),
             sent: Vec::new(),
             answers: Vec::new(),
             frozen: BTreeMap::new(),
@@ -166,7 +183,28 @@ impl World {
     fn happens(&mut self, event: Event) {
         match event {
             Event::Freeze(cells) => self.freeze(&cells),
-            Event::Exchange { arrives, answered } => self.exchange(arrives, answered),
+            Event::Exchange { arrives, answered } => {
+                if self.send() {
+                    let last = self.calls.len() - 1;
+                    self.arrive(last, arrives);
+                    if arrives {
+                        self.answer(self.replies.len() - 1, answered);
+                    }
+                }
+            }
+            Event::Send => {
+                self.send();
+            }
+            Event::Arrive(which, arrives) => {
+                if !self.calls.is_empty() {
+                    self.arrive(which.index(self.calls.len()), arrives);
+                }
+            }
+            Event::Answer(which, arrives) => {
+                if !self.replies.is_empty() {
+                    self.answer(which.index(self.replies.len()), arrives);
+                }
+            }
             Event::Probe => {
                 let _ = self.probe();
             }
@@ -178,8 +216,8 @@ impl World {
             }
             Event::StaleAnswer(which) => {
                 if !self.answers.is_empty() {
-                    let reply = which.get(&self.answers).clone();
-                    let outcome = self.book.answered(&reply, self.now);
+                    let (sequence, reply) = which.get(&self.answers).clone();
+                    let outcome = self.book.answered(sequence, &reply, self.now);
                     self.note(&outcome);
                 }
             }
@@ -202,37 +240,54 @@ impl World {
             .zip(cells)
             .map(|(name, &cells)| delta(name, cells))
             .collect();
-        let idle = self.book.is_idle();
-        assert_eq!(self.book.freeze(deltas.clone(), self.now).is_ok(), idle);
-        if idle {
+        let open = self.book.may_freeze();
+        assert_eq!(self.book.freeze(deltas.clone(), self.now).is_ok(), open);
+        if open {
             self.total += gross(&deltas);
-            let call = self.book.call(self.now).expect("a batch is frozen");
-            assert_eq!(call.deltas, deltas);
-            let before = self.frozen.insert(call.sequence, deltas);
-            assert_eq!(before, None, "a number is given once");
+            let last = self.frozen.last_key_value().map_or(0, |(last, _)| *last);
+            self.frozen.insert(last + 1, deltas);
         }
     }
 
-    fn exchange(&mut self, arrives: bool, answered: bool) {
-        let Some(call) = self.book.call(self.now) else {
-            assert!(self.book.is_idle());
-            return;
+    /// Sends the next call, if there is one.
+    fn send(&mut self) -> bool {
+        let Some(call) = self.book.next_call(self.now) else {
+            assert!(self.book.is_idle() || self.book.is_calling());
+            return false;
         };
         self.is_as_frozen(&call);
         self.sent.push(call.clone());
-        if arrives {
-            let reply = self.store.receive(&call);
-            self.answers.push(reply.clone());
-            if answered {
-                let outcome = self.book.answered(&reply, self.now);
-                self.note(&outcome);
+        self.calls.push(call);
+        true
+    }
+
+    fn arrive(&mut self, which: usize, arrives: bool) {
+        let call = self.calls.remove(which);
+        match arrives {
+            true => {
+                let reply = (call.sequence, self.store.receive(&call));
+                self.answers.push(reply.clone());
+                self.replies.push(reply);
             }
+            false => self.book.failed(call.sequence),
         }
     }
 
-    fn probe(&mut self) -> LaneOutcome {
-        let reply = self.store.receive(&self.book.probe());
-        let outcome = self.book.answered_probe(&reply, self.now);
+    fn answer(&mut self, which: usize, arrives: bool) {
+        let (sequence, reply) = self.replies.remove(which);
+        match arrives {
+            true => {
+                let outcome = self.book.answered(sequence, &reply, self.now);
+                self.note(&outcome);
+            }
+            false => self.book.failed(sequence),
+        }
+    }
+
+    fn probe(&mut self) -> BookOutcome {
+        let call = self.book.probe();
+        let reply = self.store.receive(&call);
+        let outcome = self.book.answered_probe(call.sequence, &reply, self.now);
         self.note(&outcome);
         outcome
     }
@@ -248,17 +303,20 @@ impl World {
         }
     }
 
-    fn note(&mut self, outcome: &LaneOutcome) {
+    fn note(&mut self, outcome: &BookOutcome) {
         self.lost += outcome.lost.get();
         self.found += outcome.found.get();
         match &outcome.step {
-            LaneStep::Settled(batch) => {
-                assert_eq!(Some(&batch.deltas), self.frozen.get(&batch.sequence));
-                assert!(!self.settled.contains(&batch.sequence), "settled twice");
-                self.settled.push(batch.sequence);
+            BookStep::Settled(batches) => {
+                assert!(!batches.is_empty());
+                for batch in batches {
+                    assert_eq!(Some(&batch.deltas), self.frozen.get(&batch.sequence));
+                    assert!(!self.settled.contains(&batch.sequence), "settled twice");
+                    self.settled.push(batch.sequence);
+                }
             }
-            LaneStep::Adopted => panic!("every number here is ours"),
-            LaneStep::Behind | LaneStep::Replayed | LaneStep::Unchanged => {}
+            BookStep::Adopted => panic!("every number here is ours"),
+            BookStep::Behind | BookStep::Replayed | BookStep::Unchanged => {}
         }
     }
 
@@ -270,10 +328,14 @@ impl World {
 
     /// From now on the network and the store lose nothing.
     fn calms_down(&mut self) {
-        for _ in 0..2_000 {
-            if !self.book.is_idle() {
-                self.exchange(true, true);
-            } else if self.probe().step == LaneStep::Unchanged {
+        for _ in 0..4_000 {
+            if !self.calls.is_empty() {
+                self.arrive(0, true);
+            } else if !self.replies.is_empty() {
+                self.answer(0, true);
+            } else if self.book.has_call() {
+                self.send();
+            } else if self.probe().step == BookStep::Unchanged {
                 return;
             }
         }
