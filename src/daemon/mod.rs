@@ -43,9 +43,9 @@ use tidegate_config::{Address, Config};
 use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
 
 /// The time between two runs of housekeeping, which corrects the clock and tidies the metrics.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(2);
 /// Recent figures start their next half minute after so many turns of housekeeping.
-const TURNS_PER_HALF_MINUTE: u64 = 30;
+const TURNS_PER_HALF_MINUTE: u64 = 15;
 /// The most connections of the metrics listeners together, and of the admin listeners. A new one closes another.
 const PAGES_CONNECTIONS_MAX: usize = 64;
 

@@ -75,7 +75,7 @@ metrics! {
     SYNC_ROUND = Histogram "ratelimit_sync_round_seconds" []
         "Time from sending a batch to its answer.";
     SYNC_REASON = Counter "ratelimit_sync_reason_total" ["reason"]
-        "Keys reported to the store, by reason: trigger, interval, share, live, mitigation, drain, confirm (a check was denied on unconfirmed news).";
+        "Keys reported to the store, by reason: trigger, interval, share, live, mitigation, drain, confirm (a check was denied on unconfirmed news), ride_along (a call left for another key).";
     SYNC_KEYS = Counter "ratelimit_sync_keys_total" []
         "Keys reported to the store.";
     SYNC_OVERDUE = Gauge "ratelimit_sync_overdue_keys" []
@@ -124,7 +124,7 @@ metrics! {
 pub const TASKS: [&str; 4] = ["accept", "housekeeping", "news", "reload"];
 
 /// The kinds of [`REDIS_ERRORS`]. The last stands for every other failure.
-pub const REDIS_ERROR_KINDS: [&str; 17] = [
+pub const REDIS_ERROR_KINDS: [&str; 18] = [
     "noscript",
     "loading",
     "oom",
@@ -132,6 +132,7 @@ pub const REDIS_ERROR_KINDS: [&str; 17] = [
     "moved",
     "ask",
     "tryagain",
+    "crossslot",
     "clusterdown",
     "busy",
     "noauth",
