@@ -60,6 +60,7 @@ bench: ## ratios against floors and peers, in one run
 	cargo bench --locked --bench doors
 	cargo bench --locked --bench resp
 	cargo bench --locked --bench memory
+	cargo bench --locked --bench store
 
 fleet: tools ## three real sidecars and a Redis: accuracy, survival and cost
 	cargo bench --locked --bench fleet

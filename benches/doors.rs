@@ -31,7 +31,7 @@ use load::requests::{Measured, Target, run, sample};
 use load::wire::{Requests, message};
 use load::{floor, floor_grpc};
 use tidegate_testing::Folder;
-use tidegate_testing::benchmark::{MeasuredServer, median, pin_load};
+use tidegate_testing::benchmark::{MeasuredServer, median, pin_load, verdict};
 
 const ROUNDS: usize = 7;
 const ROUND: Duration = Duration::from_millis(1_200);
@@ -138,10 +138,6 @@ fn compare((name, door): (&str, Door), [floor, tidegate]: [&Target; 2], requests
         verdict(throughput >= door.budget()),
         verdict(p99 <= 1.3),
     );
-}
-
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
 }
 
 fn print_rounds(name: &str, server: &str, rounds: &[Round]) {

@@ -31,6 +31,7 @@ use tidegate::clock::Clock;
 use tidegate_core::engine::{Engine, RuleBytes};
 use tidegate_core::pure::rule::RuleSpec;
 use tidegate_core::pure::{Cells, Unit, key};
+use tidegate_testing::benchmark::verdict;
 use tidegate_testing::engine::reporting_engine;
 use tidegate_testing::rules::{limit, node, rules};
 
@@ -115,10 +116,6 @@ fn governor(name: &str, keys: u64) {
     });
     let per_key = resident().saturating_sub(before) as f64 / keys as f64;
     filled.print("governor", name, Some(per_key));
-}
-
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
 }
 
 fn micros(time: Duration) -> f64 {

@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 use tidegate_testing::Folder;
 use tidegate_testing::benchmark::{
-    MeasuredServer, free_address, median, pin_load, pinned_command, processor_time,
+    MeasuredServer, free_address, median, pin_load, pinned_command, processor_time, verdict,
 };
+use tidegate_testing::stores::frame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const ROUNDS: usize = 7;
@@ -67,7 +68,7 @@ fn main() {
 fn compare(transport: &str, [floor, redis, tidegate]: [&Server; 3]) {
     let ping = Batches::new(1, |_| PING.to_vec());
     let throttle = |key: usize| {
-        words(&[
+        frame::request(&[
             "CL.THROTTLE",
             &format!("client-{key:017}"),
             "999999",
@@ -75,7 +76,8 @@ fn compare(transport: &str, [floor, redis, tidegate]: [&Server; 3]) {
             "1",
         ])
     };
-    let check = |key: usize| words(&["TG.CHECK", "bench", "client", &format!("client-{key:017}")]);
+    let check =
+        |key: usize| frame::request(&["TG.CHECK", "bench", "client", &format!("client-{key:017}")]);
     let runs = [
         ("floor PING", floor, ping.clone()),
         ("redis PING", redis, ping),
@@ -130,18 +132,6 @@ fn compare(transport: &str, [floor, redis, tidegate]: [&Server; 3]) {
             verdict(piped >= 5.0)
         );
     }
-}
-
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "MISSED" }
-}
-
-fn words(words: &[&str]) -> Vec<u8> {
-    let strings: String = words
-        .iter()
-        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
-        .collect();
-    format!("*{}\r\n{strings}", words.len()).into_bytes()
 }
 
 /// Commands of a thousand keys, and how many lines the answer to each has.

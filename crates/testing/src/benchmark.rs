@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::folder::Folder;
 use crate::port::free_port;
 use crate::process::tidegate_binary;
+use crate::stores::field;
 use crate::wait::until;
 
 /// How long a server may take to listen.
@@ -81,13 +82,28 @@ impl Drop for MeasuredServer {
 
 /// Processor time of all threads of a process so far.
 pub fn processor_time(process: u32) -> Duration {
-    let threads = fs::read_dir(format!("/proc/{process}/task"));
-    let nanos = threads
-        .expect("the server runs")
-        .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("schedstat")).ok())
+    let nanos = of_threads(process, "schedstat")
         .filter_map(|stat| stat.split(' ').next()?.parse::<u64>().ok())
         .sum();
     Duration::from_nanos(nanos)
+}
+
+/// How often the threads of a process have gone to sleep so far. Each sleep ends with a wake-up.
+pub fn voluntary_switches(process: u32) -> u64 {
+    of_threads(process, "status")
+        .filter_map(|status| {
+            let number = field(&status, "voluntary_ctxt_switches")?;
+            number.trim().parse::<u64>().ok()
+        })
+        .sum()
+}
+
+/// The text of this file of `/proc`, for each thread of a process.
+fn of_threads(process: u32, file: &str) -> impl Iterator<Item = String> {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    threads
+        .expect("the server runs")
+        .filter_map(move |thread| fs::read_to_string(thread.ok()?.path().join(file)).ok())
 }
 
 /// A command that runs on the servers' core if `pinned`.
@@ -124,4 +140,9 @@ pub fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
+}
+
+/// What to print beside a target.
+pub fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "MISSED" }
 }

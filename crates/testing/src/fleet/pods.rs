@@ -22,6 +22,8 @@ pub struct FleetPod {
     pub sidecar: Sidecar,
     metrics: Endpoint,
     socket: PathBuf,
+    /// The Unix socket of its RESP door.
+    pub resp: PathBuf,
 }
 
 impl FleetPod {
@@ -31,17 +33,12 @@ impl FleetPod {
             format!("store: {{ {store} }}\nsync: {{ interval: 1s, accuracy: 0.1 }}\n")
         });
         let top = format!("log: {{ format: json }}\npod: {{ id: pod-{nth} }}\n{store}");
-        let sidecar = SidecarSetup::rules(rules).top(&top).start();
-        let unix = sidecar
-            .doors("http")
-            .into_iter()
-            .find_map(|door| match door {
-                Endpoint::Unix(path) => Some(path),
-                Endpoint::Tcp(_) => None,
-            });
+        let setup = SidecarSetup::rules(rules).top(&top);
+        let sidecar = setup.listen_also(r#"resp: ["unix:r.sock"]"#).start();
         Self {
             metrics: sidecar.door("metrics").expect("metrics"),
-            socket: unix.expect("a Unix socket"),
+            socket: unix_socket(&sidecar, "http"),
+            resp: unix_socket(&sidecar, "resp"),
             sidecar,
         }
     }
@@ -58,6 +55,16 @@ impl FleetPod {
             .map(|series| series.value)
             .reduce(|sum, value| sum + value)
     }
+}
+
+/// The Unix socket of a door.
+fn unix_socket(sidecar: &Sidecar, door: &str) -> PathBuf {
+    let mut endpoints = sidecar.doors(door).into_iter();
+    let unix = endpoints.find_map(|endpoint| match endpoint {
+        Endpoint::Unix(path) => Some(path),
+        Endpoint::Tcp(_) => None,
+    });
+    unix.expect("a Unix socket")
 }
 
 /// Several pods.

@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::stores::{RedisServer, StoreUnderTest};
 
 /// Keys sent to the store, as the sidecars count them.
-const UPDATES: &str = "ratelimit_sync_keys_total";
+pub const UPDATES: &str = "ratelimit_sync_keys_total";
 const EVEN: [f64; 3] = [1.0 / 3.0; 3];
 const ONE_HAS_MOST: [f64; 3] = [0.9, 0.05, 0.05];
 const HUNDRED: JudgedLimit = JudgedLimit {
@@ -281,11 +281,14 @@ pub fn cost_of_many_keys(seconds: f64) -> FleetFigures {
     };
     let load = FleetLoad::new(3, keys).mixed(stream, |random| (zipf.pick(random), 1));
     let running = fleet.ask(load);
-    let (idle, updates) = (processor(&store), fleet.sum(UPDATES));
+    let (idle, updates) = (store.processor_seconds(), fleet.sum(UPDATES));
     running.reach(seconds);
-    let begun = processor(&store);
+    let begun = store.processor_seconds();
     running.reach(2.0 * seconds);
-    let (ended, updates) = (processor(&store), since(updates, fleet.sum(UPDATES)));
+    let (ended, updates) = (
+        store.processor_seconds(),
+        since(updates, fleet.sum(UPDATES)),
+    );
     let asked = running.finish();
     let micros = ((ended - begun) - (begun - idle)).max(0.0) * 1e6;
     // Without a call there is nothing to measure.
@@ -301,11 +304,6 @@ pub fn cost_of_many_keys(seconds: f64) -> FleetFigures {
             updates.map(|updates| updates / checks * 1_000.0),
             100.0,
         )
-}
-
-/// Seconds that Redis has had on a processor.
-fn processor(store: &RedisServer) -> f64 {
-    store.info("cpu", "used_cpu_user") + store.info("cpu", "used_cpu_sys")
 }
 
 /// Picks a rank with a chance of one to the rank.

@@ -29,6 +29,15 @@ pub fn length(bytes: &[u8]) -> Option<usize> {
     (bytes.len() >= at).then_some(at)
 }
 
+/// A request as bytes: an array of strings.
+pub fn request(words: &[&str]) -> Vec<u8> {
+    let strings: String = words
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()))
+        .collect();
+    format!("*{}\r\n{strings}", words.len()).into_bytes()
+}
+
 /// The words of a request: an array of strings, or a line of words.
 pub fn words(frame: &[u8]) -> Vec<&[u8]> {
     let Some(first) = line(frame) else {

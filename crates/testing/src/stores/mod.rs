@@ -15,7 +15,7 @@ mod unix;
 pub use cluster::RedisCluster;
 pub use proxy::{FaultPlan, Proxy, ProxyFault};
 pub use sentinel::RedisSentinel;
-pub use server::{RedisServer, ServerPlan, field};
+pub use server::{CommandStats, RedisServer, ServerPlan, field};
 pub use tls::RedisTls;
 pub use unix::RedisUnixSocket;
 

@@ -115,6 +115,30 @@ impl ServerPlan {
     }
 }
 
+/// What INFO reports of one command since the server started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandStats {
+    pub calls: u64,
+    /// Microseconds that the server spent in it.
+    pub micros: u64,
+}
+
+impl CommandStats {
+    /// Reads `calls=3,usec=21,…`.
+    fn parse(stats: &str) -> Self {
+        let number = |name: &str| {
+            let mut pairs = stats.split(',').filter_map(|pair| pair.split_once('='));
+            let value = pairs.find_map(|(key, value)| (key == name).then_some(value));
+            let number = value.and_then(|value| value.parse().ok());
+            number.unwrap_or_else(|| panic!("no number {name} in {stats}"))
+        };
+        Self {
+            calls: number("calls"),
+            micros: number("usec"),
+        }
+    }
+}
+
 /// A running server.
 #[derive(Debug)]
 pub struct RedisServer {
@@ -183,10 +207,18 @@ impl RedisServer {
 
     /// How often a command was called since the server started.
     pub fn calls(&self, command: &str) -> u64 {
+        self.command_stats(command).calls
+    }
+
+    pub fn command_stats(&self, command: &str) -> CommandStats {
         let info = self.cli(&["INFO", "commandstats"]);
         let stats = field(&info, &format!("cmdstat_{command}"));
-        let calls = stats.and_then(|stats| stats.strip_prefix("calls=")?.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
+        stats.map_or_else(CommandStats::default, CommandStats::parse)
+    }
+
+    /// Seconds that the server has had on a processor.
+    pub fn processor_seconds(&self) -> f64 {
+        self.info("cpu", "used_cpu_user") + self.info("cpu", "used_cpu_sys")
     }
 
     /// Ends it at once, as a crash would.
