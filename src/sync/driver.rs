@@ -294,15 +294,7 @@ impl SyncLoop {
                 answer: Err(error),
                 ..
             } => {
-                // Only a single server is sent calls over several slots.
-                match error.kind == ErrorKind::CrossSlot && self.store.grouping() == Grouping::Whole
-                {
-                    true => self.rounds.call_refused(&self.engine, id, moment.now),
-                    false => {
-                        self.rounds
-                            .call_failed(&self.engine, id, moment.now, jitter);
-                    }
-                }
+                self.call_failed(id, &error, jitter);
                 Some(error)
             }
             TaskOutcome::Heartbeat(Ok(reply)) => {
@@ -346,6 +338,16 @@ impl SyncLoop {
             }
         };
         self.note(failure.as_ref());
+    }
+
+    fn call_failed(&mut self, id: CallId, error: &StoreError, jitter: u64) {
+        let now = self.clock.moment().now;
+        // Only a single server is sent calls over several slots.
+        if error.kind == ErrorKind::CrossSlot && self.store.grouping() == Grouping::Whole {
+            self.rounds.call_refused(&self.engine, id, now);
+        } else {
+            self.rounds.call_failed(&self.engine, id, now, jitter);
+        }
     }
 
     /// Counts a failure, and logs once that the store is unreachable and once that it is back.

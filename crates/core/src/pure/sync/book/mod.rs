@@ -486,7 +486,7 @@ impl GroupBook {
         let first = reply
             .sequence
             .saturating_add(1)
-            .saturating_sub(count as u64);
+            .saturating_sub(u64::try_from(count).unwrap_or(0));
         let mut numbers = first..;
         let mut settled = Vec::new();
         for (open, sequence) in open.iter().take(count).zip(&mut numbers) {
