@@ -109,6 +109,24 @@ fn what_the_store_does_not_have_is_reported_lane_by_lane() {
     assert_eq!(pod.settled(), (Cells::new(KEYS as u64), Cells::ZERO));
 }
 
+/// A probe from before the refusal says nothing of what arrived since: the pod asks again.
+#[test]
+fn an_earlier_probe_does_not_split_the_group() {
+    let mut pod = Pod::new();
+    let calls = pod.calls(3);
+    let (probes, reports): (Vec<Call>, Vec<Call>) =
+        calls.into_iter().partition(|call| call.id().is_probe);
+    assert_eq!((probes.len(), reports.len()), (1, 1));
+    let now = Moment::at(pod.now).now;
+    pod.rounds.call_refused(&pod.engine, reports[0].id(), now);
+    assert_eq!(pod.calls(1), [], "a probe is under way");
+    pod.answer(&probes[0], 0, 0);
+    let asked = pod.calls(1);
+    assert!(asked.len() == 1 && asked[0].id().is_probe, "{asked:?}");
+    pod.answer(&asked[0], 1, KEYS as u64);
+    assert_eq!(pod.settled(), (Cells::new(KEYS as u64), Cells::ZERO));
+}
+
 #[test]
 fn what_the_store_has_is_not_reported_again() {
     let mut pod = Pod::new();

@@ -3,6 +3,7 @@
 //! To freeze a key is to collect its pending cells into a batch; from then on it is in flight. The batch is sent by
 //! `groups.rs`. What the store is to bill for the cells is in `key_sync.rs`.
 
+use super::groups::SplitStep;
 use super::key_sync::{ShareUse, Unsent};
 use super::phase::{Flight, PhaseEvent};
 use super::queue::{QueueOrder, Urgency};
@@ -29,7 +30,7 @@ impl PodSync {
         let open = groups.filter(|(group, state)| {
             let link = &self.links[self.shard(group.lane())];
             state.book.may_freeze()
-                && !state.to_be_split
+                && state.split == SplitStep::Whole
                 && state.opens <= now
                 && !self.queue.is_empty_in(*group)
                 && link.next_at().is_none_or(|at| at <= now)

@@ -31,9 +31,19 @@ pub(super) struct GroupState {
     pub(super) unanswered_since: Option<Nanos>,
     /// Whether the store may have lost what it had: the pod asks it.
     pub(super) unsure: bool,
-    /// Whether the server refused a call because its keys are in several slots. The group is split once the pod knows
-    /// what the store has of it.
-    pub(super) to_be_split: bool,
+    /// How far the group is on its way to be split.
+    pub(super) split: SplitStep,
+}
+
+/// The steps to split a group whose server refuses calls with keys of several slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SplitStep {
+    /// No call was refused.
+    Whole,
+    /// A call was refused. Once none is under way, the pod asks what the store has of the group.
+    Refused,
+    /// The pod has asked. The answer splits the group.
+    Asked,
 }
 
 impl GroupState {
@@ -47,7 +57,7 @@ impl GroupState {
             is_probing: false,
             unanswered_since: None,
             unsure: false,
-            to_be_split: false,
+            split: SplitStep::Whole,
         };
         grouping.groups().map(state).collect()
     }
@@ -116,8 +126,9 @@ impl PodSync {
         let late_at = late_at.filter(|at| *at > now);
         let link = &self.links[self.shard(group.lane())];
         let link_opens = link.next_at().unwrap_or(now);
-        let asks = link.is_partitioned() || state.unsure || state.to_be_split;
-        let opens = if state.book.has_call() || asks && !state.is_calling() {
+        let is_whole = state.split == SplitStep::Whole;
+        let asks = link.is_partitioned() || state.unsure || !is_whole;
+        let opens = if is_whole && state.book.has_call() || asks && !state.is_calling() {
             Some(link_opens)
         } else if !self.queue.is_empty_in(group) && state.book.may_freeze() {
             // Groups that are open wait for the budget.
@@ -151,14 +162,18 @@ impl PodSync {
         if link.next_at().is_some_and(|at| at > now) {
             return None;
         }
-        let has_batch = state.book.has_call() && !state.to_be_split;
-        let asks = state.unsure || state.to_be_split || link.is_partitioned();
+        let is_whole = state.split == SplitStep::Whole;
+        let has_batch = is_whole && state.book.has_call();
+        let asks = state.unsure || !is_whole || link.is_partitioned();
         if !has_batch && (!asks || state.is_calling()) || !link.may_call(now) {
             return None;
         }
         state.unanswered_since.get_or_insert(now);
         if has_batch {
             return state.book.next_call(now);
+        }
+        if !is_whole {
+            state.split = SplitStep::Asked;
         }
         state.is_probing = true;
         Some(state.book.probe())
@@ -185,7 +200,8 @@ impl PodSync {
         }
         self.note_refunds(context);
         let state = self.group_mut(id.group);
-        let splits = id.is_probe && state.to_be_split;
+        // The answer to an earlier probe may be older than a batch that arrived since.
+        let splits = id.is_probe && state.split == SplitStep::Asked;
         let outcome = match id.is_probe {
             true => state.book.answered_probe(id.sequence, reply, now),
             false => state.book.answered(id.sequence, reply, now),
@@ -236,7 +252,12 @@ impl PodSync {
         if self.is_current(id.group) {
             let state = self.group_mut(id.group);
             match id.is_probe {
-                true => state.is_probing = false,
+                true => {
+                    state.is_probing = false;
+                    if state.split == SplitStep::Asked {
+                        state.split = SplitStep::Refused;
+                    }
+                }
                 false => state.book.failed(id.sequence),
             }
         }
@@ -247,7 +268,7 @@ impl PodSync {
     pub(super) fn group_refused(&mut self, id: CallId) {
         self.group_failed(id);
         if self.is_current(id.group) && self.grouping == Grouping::Whole {
-            self.group_mut(id.group).to_be_split = true;
+            self.group_mut(id.group).split = SplitStep::Refused;
         }
     }
 
