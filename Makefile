@@ -18,13 +18,11 @@ test: ## everything, with real clients
 STATIC = RUSTFLAGS="-C target-feature=+crt-static"
 # A clean build has no use for what the next one could reuse.
 export CARGO_INCREMENTAL = 0
-# Most tests wait for processes and timers, not for a core. Those of `ops` scrape with short time-outs and need quiet.
-THREADS = RUST_TEST_THREADS=4
 TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
 BUILT = --locked --target $(TRIPLE) --workspace --exclude loom-models
 
 test-rust:
-	$(STATIC) $(THREADS) cargo test $(BUILT)
+	$(STATIC) cargo test $(BUILT)
 
 test-ops: tools image-binary ## the image, the manifests, dashboards and alerts, the page
 	$(STATIC) cargo test $(BUILT) --test ops
