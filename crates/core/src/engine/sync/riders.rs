@@ -27,8 +27,12 @@ enum Ride {
 }
 
 impl PodSync {
-    /// Lets a key ride along with the next calls, if it is loud and nothing of it is on its way.
+    /// Lets a key ride along with the next calls, if it is loud and nothing of it is on its way. There are at most as many
+    /// riders as keys that the sync tracks: a key that left and came back may be among them twice.
     pub(super) fn offer_rider(&mut self, key: StoreKey) {
+        if self.riders.len() >= self.keys_max {
+            return;
+        }
         if let Some(key_sync) = self.keys.get_mut(&key)
             && key_sync.is_loud()
             && key_sync.phase.is_resting()
