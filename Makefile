@@ -1,25 +1,41 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test test-rust test-ops test-long image image-binary loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
+.PHONY: check test build-tests test-daemon test-models test-rust test-ops test-long image image-binary loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
-check: ## formatting, lints, documentation
-	cargo fmt --all --check
-	cargo clippy --workspace --exclude loom-models --all-targets --locked -- -D warnings
-	cargo clippy --test ops --test long --locked -- -D warnings
-	cargo clippy -p loom-models --all-targets --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --exclude loom-models --no-deps --locked --document-private-items
-
-# What the tests need is downloaded while the lints are compiled.
-test: ## everything, with real clients
-	$(MAKE) -j2 --output-sync=target check tools
-	$(MAKE) test-rust test-ops loom sim-test
-
-# Everything that runs is built once, with the same features, and linked as the Dockerfile links it: the tests, the image and
-# the simulations share it.
+# Everything is built with the same flags for the same target, linked as the Dockerfile links it: the lints share build
+# scripts and macros with the tests; the tests, the image and the simulations share one build.
 STATIC = RUSTFLAGS="-C target-feature=+crt-static"
 # A clean build has no use for what the next one could reuse.
 export CARGO_INCREMENTAL = 0
-TRIPLE = $(shell rustc -vV | sed -n 's/^host: //p')
+TRIPLE := $(shell rustc -vV | sed -n 's/^host: //p')
 BUILT = --locked --target $(TRIPLE) --workspace --exclude loom-models
+MODELS = --locked --target $(TRIPLE) -p loom-models
+
+check: ## formatting, lints, documentation
+	cargo fmt --all --check
+	$(STATIC) cargo clippy $(BUILT) --all-targets -- -D warnings
+	$(STATIC) cargo clippy $(BUILT) --test ops --test long -- -D warnings
+	$(STATIC) cargo clippy $(MODELS) --all-targets -- -D warnings
+	$(STATIC) RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc $(BUILT) --no-deps --document-private-items
+
+# What the tests need is downloaded while the lints are compiled. The tests of the daemon mostly wait; the models and the
+# simulations, which only compute, use the time that these leave.
+test: ## everything, with real clients
+	$(MAKE) -j2 --output-sync=target check tools
+	$(MAKE) build-tests
+	$(MAKE) -j2 test-daemon test-models
+
+build-tests:
+	$(STATIC) cargo test $(BUILT) --no-run
+	$(STATIC) cargo test $(BUILT) --test ops --no-run
+	$(STATIC) cargo test $(MODELS) --no-run
+
+test-daemon: test-rust
+	$(MAKE) test-ops
+
+# How to run what computes only while no test of the daemon wants the processor.
+IDLE = $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
+test-models:
+	$(IDLE) $(MAKE) loom sim-test
 
 test-rust:
 	$(STATIC) cargo test $(BUILT)
@@ -38,7 +54,7 @@ image: ## the image, as a release; needs a registry for its base
 	buildah build --format docker --tag tidegate:0.1.0 .
 
 loom: ## every interleaving of the models of the bucket table and the queue
-	$(STATIC) cargo test --locked --target $(TRIPLE) -p loom-models
+	$(STATIC) cargo test $(MODELS)
 
 sim: ## every scenario, or one: make sim SCENARIO=swarm SEED=7
 	cargo run --release --locked -p simulations -- $(if $(SCENARIO),run $(SCENARIO) $(if $(SEED),--seed $(SEED)),all)

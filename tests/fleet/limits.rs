@@ -6,7 +6,7 @@
 use tidegate_testing::fleet::figure::FleetFigures;
 use tidegate_testing::fleet::scenarios;
 
-use super::alone;
+use super::measured;
 
 /// Of the targets that `make fleet` prints.
 const TOLERANCE: f64 = 2.0;
@@ -14,7 +14,7 @@ const RUNS_MAX: usize = 3;
 
 /// Runs a scenario until its figures are within so many times their targets; fails if none of its runs is.
 fn hold(times: f64, scenario: impl Fn() -> FleetFigures) {
-    let _machine = alone();
+    let _machine = measured();
     for _ in 1..RUNS_MAX {
         let figures = scenario();
         if figures.are_within(times) {
@@ -38,7 +38,7 @@ fn an_uneven_overload_is_held_to_the_limit() {
 /// Else the two above would prove nothing.
 #[test]
 fn without_sync_the_limit_does_not_hold() {
-    let _machine = alone();
+    let _machine = measured();
     let figures = scenarios::without_sync(5.0);
     let off: Vec<_> = figures
         .all
