@@ -19,8 +19,8 @@ use crate::telemetry::{RELOADS, Telemetry};
 use tidegate_config::{self, Config};
 use tidegate_core::engine::Engine;
 
-/// The time between two comparisons of the files.
-const POLL_EVERY: Duration = Duration::from_secs(2);
+/// The time between two comparisons of the files. Only a change that the system does not report waits for one.
+const POLL_EVERY: Duration = Duration::from_secs(5);
 /// How long the files must stay the same before they are read: their writer may not be done.
 const SETTLE: Duration = Duration::from_millis(100);
 /// After so many changes in a row, the files are read anyway.
@@ -253,7 +253,7 @@ impl FolderWatch {
             Ok(watcher)
         });
         if let Err(error) = &watcher {
-            info!(%error, "the system cannot watch the folders, so only the poll every 2 s finds changes");
+            info!(%error, "the system cannot watch the folders, so only the poll every 5 s finds changes");
         }
         Self {
             folders,

@@ -2,10 +2,10 @@
 
 mod descriptors;
 mod greet;
+mod housekeeping;
 
 use std::future::Future;
 use std::io::ErrorKind;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,13 +39,10 @@ use crate::telemetry::{
     ACCEPT_ERRORS, CONNECTIONS, CONNECTIONS_GAVE_WAY, CONNECTIONS_REFUSED, TASK_RESTARTS, Telemetry,
 };
 use greet::greet;
+use housekeeping::Housekeeping;
 use tidegate_config::{Address, Config};
 use tidegate_core::engine::{Engine, FleetKey, Setup, StoreClient};
 
-/// The time between two runs of housekeeping, which corrects the clock and tidies the metrics.
-const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(2);
-/// Recent figures start their next half minute after so many turns of housekeeping.
-const TURNS_PER_HALF_MINUTE: u64 = 15;
 /// The most connections of the metrics listeners together, and of the admin listeners. A new one closes another.
 const PAGES_CONNECTIONS_MAX: usize = 64;
 
@@ -138,18 +135,12 @@ pub async fn run(path: PathBuf, config: Config, variables: Variables) -> Result<
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut daemon = Daemon::start(path, config, variables).await?;
-    let mut housekeeping = tokio::time::interval(HOUSEKEEPING_EVERY);
-    let mut turn = 0_u64;
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             () = sync_ended(&mut daemon.sync) => return Err(DaemonError::RoundsEnded),
             _ = hang_up.recv() => daemon.reloader.request(),
-            _ = housekeeping.tick() => {
-                turn += 1;
-                daemon.run_housekeeping(turn);
-            }
         }
     }
     daemon.stop().await;
@@ -165,7 +156,7 @@ async fn sync_ended(sync: &mut Option<Driver>) {
 }
 
 struct Daemon {
-    telemetry: Arc<Telemetry>,
+    _housekeeping: Housekeeping,
     status: Arc<Status>,
     reloader: ReloadHandle,
     drain: DrainSwitch,
@@ -386,13 +377,14 @@ impl Daemon {
             variables,
         }
         .start()?;
+        let housekeeping = Housekeeping::start(telemetry)?;
         status.set_ready(true);
         match &sync {
             Some(_) => info!(rules, pod, "ready, one limit with the fleet"),
             None => info!(rules, pod, "ready, limiting alone (no store)"),
         }
         Ok(Self {
-            telemetry,
+            _housekeeping: housekeeping,
             status,
             reloader,
             drain: switch,
@@ -402,20 +394,6 @@ impl Daemon {
             connections_max,
             sync,
         })
-    }
-
-    /// Runs the tasks of every second. A panic ends this turn, not the daemon.
-    fn run_housekeeping(&self, turn: u64) {
-        let done = panic::catch_unwind(AssertUnwindSafe(|| {
-            Clock::get().align();
-            self.telemetry.upkeep();
-            if turn.is_multiple_of(TURNS_PER_HALF_MINUTE) {
-                self.telemetry.half_minute(Clock::get().moment().now);
-            }
-        }));
-        if done.is_err() {
-            self.telemetry.restarted("housekeeping");
-        }
     }
 
     /// Stops in order: not ready, no new connections, open checks finish, pending cells are reported. It takes at most

@@ -14,6 +14,7 @@ mod caller_limits;
 mod contract;
 mod errors;
 mod frames;
+mod idle;
 mod judge;
 mod limits;
 mod load;
