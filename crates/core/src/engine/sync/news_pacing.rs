@@ -9,8 +9,12 @@ const DELIVERIES_PER_SECOND: u64 = 50_000;
 /// How often the pod sets the step of news, and how soon again while there is too much news.
 const NEWS_EVERY: Span = Span::seconds(1);
 const NEWS_SOONEST: Span = Span::nanos(125_000_000);
-/// The shortest step, beside [`NEWS_STEP`]: the store publishes a key at its limit to a thousand pods ten times a second.
+/// The shortest step in a large fleet, beside [`NEWS_STEP`]: the store publishes a key at its limit to a thousand pods ten
+/// times a second.
 const NEWS_STEP_PER_POD: Span = Span::nanos(100_000);
+/// The shortest step in a small fleet, divided by its pods: a pod that holds back a large part of a bucket reports it, and
+/// learns of the others, about as often as news would tell it.
+const NEWS_STEP_SMALL_FLEET: Span = Span::nanos(250_000_000);
 /// The longest step.
 const NEWS_STEP_MAX: Span = Span::seconds(10);
 
@@ -47,13 +51,19 @@ impl NewsPacing {
             // At most doubled, because the messages that come now were published under the former step; at most halved,
             // because a pod does not see the news that the step holds back.
             let fitting = u64::try_from(fitting.clamp(step / 2, step * 2)).unwrap_or(u64::MAX);
-            let least = NEWS_STEP.max(NEWS_STEP_PER_POD.times(Cells::new(pods)));
-            self.step = Span::nanos(fitting).max(least).min(NEWS_STEP_MAX);
+            self.step = Span::nanos(fitting).max(step_min(pods)).min(NEWS_STEP_MAX);
             self.set_at = now;
             self.heard = 0;
         }
         self.step.max(NEWS_STEP)
     }
+}
+
+/// The shortest step in a fleet of so many pods.
+fn step_min(pods: u64) -> Span {
+    let in_a_large_fleet = NEWS_STEP_PER_POD.times(Cells::new(pods));
+    let in_a_small_fleet = Span::nanos(NEWS_STEP_SMALL_FLEET.get() / pods.max(1));
+    NEWS_STEP.max(in_a_large_fleet).max(in_a_small_fleet)
 }
 
 #[cfg(test)]
@@ -74,6 +84,8 @@ mod tests {
         let new = NewsPacing::default;
         assert_eq!(steps(&mut new(), 100, &[0, 500, 400]), [20, 20, 20]);
         assert_eq!(steps(&mut new(), 1_000, &[0, 50]), [100, 100]);
+        assert_eq!(steps(&mut new(), 3, &[0, 50]), [83, 83]);
+        assert_eq!(steps(&mut new(), 13, &[0, 50]), [20, 20]);
         let from_the_start = new().set_step(3, Nanos::new(1));
         assert_eq!(from_the_start, NEWS_STEP);
     }

@@ -1,7 +1,7 @@
 //! Riders: keys that go with a call that leaves for another key.
 //!
 //! A call costs the store as much as several keys in it. So when a call leaves, loud keys of its group go with it whose pending
-//! cells have reached half of their trigger. Keys at their limit then share calls instead of taking turns.
+//! cells have reached an eighth of their trigger. Keys at their limit then share calls instead of taking turns.
 
 use super::figures::Reason;
 use super::phase::PhaseEvent;
@@ -14,7 +14,7 @@ use crate::pure::sync::{Group, StoreKey};
 /// The most riders that the sync looks at for one call.
 const RIDERS_SEEN_MAX: usize = 64;
 /// A key rides along once its pending cells have reached this part (one in so many) of its trigger.
-const TRIGGER_PART: u64 = 2;
+const TRIGGER_PART: u64 = 8;
 
 /// What becomes of a rider.
 enum Ride {
