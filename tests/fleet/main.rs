@@ -47,7 +47,9 @@ impl Machine {
         loop {
             match *machine {
                 None => *machine = Some((wanted, 1)),
-                Some((present, tests)) if present == wanted => *machine = Some((present, tests + 1)),
+                Some((present, tests)) if present == wanted => {
+                    *machine = Some((present, tests + 1))
+                }
                 Some(_) => {
                     machine = MACHINE_FREE
                         .wait(machine)
