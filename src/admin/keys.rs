@@ -208,6 +208,7 @@ fn fleet_json(terms: Terms, store_state: StoreState) -> Value {
                 window,
                 requests,
                 sliding,
+                ..
             },
             StoreState::Window {
                 current,

@@ -33,6 +33,7 @@ const FLAG_LIVE: u8 = 1;
 const FLAG_SLIDING: u8 = 2;
 const FLAG_GIVE_BACK: u8 = 4;
 const FLAG_CHARGE: u8 = 8;
+const FLAG_CARRY: u8 = 16;
 
 /// The keys and arguments of one run of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +256,15 @@ fn pack_delta(packed: &mut Vec<u8>, delta: &Delta, flags: u8) {
             ],
         ),
     };
-    packed.extend([kind, flags]);
+    let carries_over = matches!(
+        delta.terms,
+        Terms::Window {
+            carries_over: true,
+            ..
+        }
+    );
+    let carry = if carries_over { FLAG_CARRY } else { 0 };
+    packed.extend([kind, flags | carry]);
     packed.extend(delta.gross.get().min(CELLS_MAX).to_le_bytes());
     packed.extend(numbers.map(u64::to_le_bytes).concat());
 }

@@ -248,6 +248,56 @@ fn the_window_before_counts_where_it_is_in_sight() {
     });
 }
 
+/// A report of the window before comes late, and puts that window above its limit.
+#[test]
+fn a_window_carries_admitted_cells_above_its_limit_into_the_next_one() {
+    let server = RedisServer::start(&[]);
+    let store = store_at(&server.url(), 1);
+    let key = StoreKey::window(RULE, ALICE);
+    let Terms::Window {
+        window, requests, ..
+    } = per_day(1_000, false)
+    else {
+        panic!("a window")
+    };
+    let carrying = Terms::Window {
+        window,
+        requests,
+        sliding: false,
+        carries_over: true,
+    };
+    let late = |terms, cells| Delta {
+        age: window,
+        ..delta(key, terms, cells)
+    };
+    let steps = [
+        (late(carrying, 990), (0, 990)),
+        (delta(key, carrying, 5), (5, 990)),
+        (late(carrying, 70), (65, 1_060)),
+        (late(carrying, 70), (105, 1_130)), // a tenth of the limit, and no more
+        (late(carrying, 70), (105, 1_200)),
+        (late(per_day(1_000, false), 70), (105, 1_270)),
+    ];
+    run(async {
+        for (previous, (delta, expected)) in (0..).zip(steps) {
+            let call = call(key.lane(), previous, vec![delta]);
+            let reply = store.apply(&call).await.unwrap();
+            assert_eq!(counts(reply.states[0]), expected);
+        }
+        let refund = |cells| Refund {
+            key,
+            terms: carrying,
+            cells: Cells::new(cells),
+            price: Span::ZERO,
+            age: window,
+        };
+        for (cells, expected) in [(100, (105, 1_170)), (100, (75, 1_070)), (500, (5, 570))] {
+            let store_state = store.give_back(&refund(cells)).await.unwrap();
+            assert_eq!(counts(store_state), expected);
+        }
+    });
+}
+
 /// A neighbour that spoils a value would otherwise free a whole burst each time.
 #[test]
 fn a_spoilt_value_starts_again_at_what_the_pod_knows_and_never_with_debt() {

@@ -324,6 +324,7 @@ fn terms(random: &mut Random, key: &StoreKey) -> Terms {
             ])),
             requests: Cells::new(random.pick(&[0, 1, 20, 1_000_000])),
             sliding: false,
+            carries_over: random.below(4) > 0,
         };
     }
     let interval = random.pick(&[1, 333, 1_000_000, 10_000_000, 12_000_000_001, u64::MAX]);

@@ -51,12 +51,13 @@ pub fn per_second(rate: u64, burst: u64) -> Terms {
     }
 }
 
-/// So many cells in a window that does not end while a test runs.
+/// So many cells in a window that does not end while a test runs, and that carries nothing over.
 pub fn per_day(requests: u64, sliding: bool) -> Terms {
     Terms::Window {
         window: Span::seconds(86_400 * 365),
         requests: Cells::new(requests),
         sliding,
+        carries_over: false,
     }
 }
 

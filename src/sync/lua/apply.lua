@@ -30,10 +30,10 @@ if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
   end
 end
 
--- Made at the first window: most calls have none.
-local apply_window
-local function make_apply_window()
-  local window_of, keep_window = window_functions()
+-- Made at the first window with these flags: most calls have none.
+local apply_window = {}
+local function make_apply_window(flags)
+  local window_of, keep_window, change_previous = window_functions(flags)
   return function(key, value, billed, window, requests, age, known)
     local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
     if applied then
@@ -44,7 +44,7 @@ local function make_apply_window()
       if counted_in == index then
         current = min(current + billed, LENGTH_MAX)
       elseif counted_in + 1 == index then
-        previous = min(previous + billed, LENGTH_MAX)
+        current, previous = change_previous(current, previous, min(previous + billed, LENGTH_MAX), requests)
       end
       keep_window(key, window, index, current, previous, told, left, requests)
     end
@@ -59,8 +59,8 @@ for at = 2, #KEYS do
   family, flags, cells, a, b, c, d, known, position = unpack_from(DELTA, deltas, position)
   booked = booked + cells
   if family == FAMILY_WINDOW then
-    apply_window = apply_window or make_apply_window()
-    answers[at - 1] = apply_window(KEYS[at], values[at], a, b, c, d, known)
+    apply_window[flags] = apply_window[flags] or make_apply_window(flags)
+    answers[at - 1] = apply_window[flags](KEYS[at], values[at], a, b, c, d, known)
   else
     local level, demand, demand_at, published, live, sound = level_of(values[at], family, c, d, known)
     local capped = 0

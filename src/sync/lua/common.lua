@@ -38,7 +38,9 @@ local WINDOW, WINDOW_LENGTH = '<I8I8I8I8I8', 40
 -- age, known. A value that is not sound starts again at `known`, which is what the pod knows of the key.
 local DELTA = '<BBI8I8I8I8I8I8'
 local FAMILY_LEVEL, FAMILY_WINDOW = 0, 2
-local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE = 1, 2, 4, 8
+local FLAG_LIVE, FLAG_SLIDING, FLAG_GIVE_BACK, FLAG_CHARGE, FLAG_CARRY = 1, 2, 4, 8, 16
+-- A window carries at most this part of its limit (one in so many) into the next one.
+local CARRY_PART = 10
 
 local time = call('TIME') local now = time[1] * 1000000 + time[2] -- the clock
 
@@ -132,8 +134,22 @@ local function keep_level(key, level, demand, demand_at, published, live, interv
   call('SET', key, pack(LEVEL, tat, capacity, demand, demand_at, published, live), 'EX', text_of(ceil(level / 1000000) + SPARE))
 end
 
--- The functions for windows: `window_of` and `keep_window`. Not every call needs them, and Redis makes them anew for each.
-local function window_functions()
+-- The functions for windows: `window_of`, `keep_window` and `change_previous`. Not every call needs them, and Redis makes
+-- them anew for each.
+local function window_functions(flags)
+  local carries = flags % (FLAG_CARRY * 2) >= FLAG_CARRY
+
+  -- The cells above the limit that a window with `count` cells carries into the next one.
+  local function carried(count, requests)
+    return carries and min(max(0, count - requests), floor(requests / CARRY_PART)) or 0
+  end
+
+  -- Both counts after the window before got another count. What it carries over changes with it.
+  local function change_previous(current, previous, changed, requests)
+    local by = carried(changed, requests) - carried(previous, requests)
+    return max(0, current + by), changed
+  end
+
   -- The present windows: index, current, previous, whether news was published (`told`), the time left, the present time,
   -- and whether the value was sound. If it was not, the current window has the cells that the pod knows.
   local function window_of(value, window, requests, known)
@@ -147,7 +163,7 @@ local function window_functions()
         if stored == index then
           return index, current, previous, told, left, now, true
         elseif stored + 1 == index then
-          return index, 0, current, 0, left, now, true
+          return index, carried(current, requests), current, 0, left, now, true
         elseif stored == index + 1 then
           -- The clock was set back a little: the stored window counts as just begun.
           return stored, current, previous, told, window, stored * window, true
@@ -166,5 +182,5 @@ local function window_functions()
     call('SET', key, pack(WINDOW, window, index, current, previous, told), 'EX', text_of(ceil(window / 500000) + SPARE))
   end
 
-  return window_of, keep_window
+  return window_of, keep_window, change_previous
 end

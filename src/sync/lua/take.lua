@@ -37,7 +37,7 @@ local function take_level(price, interval, capacity, debt_max)
 end
 
 local function take_window(billed, window, requests, age)
-  local window_of, keep_window = window_functions()
+  local window_of, keep_window, change_previous = window_functions(flags)
   local index, current, previous, told, left, at, sound = window_of(value, window, requests, known)
   local seen = sliding and floor(previous * left / window) or 0
   local taken = giving_back or seen + current + billed <= requests
@@ -47,7 +47,7 @@ local function take_window(billed, window, requests, age)
     if counted_in == index then
       current = max(0, current - billed)
     elseif counted_in + 1 == index then
-      previous = max(0, previous - billed)
+      current, previous = change_previous(current, previous, max(0, previous - billed), requests)
     end
     told = current < requests and 0 or told -- a window that fills up again is news again
   elseif taken or charging then

@@ -20,6 +20,8 @@ const LENGTH_MAX: u64 = 1 << 51;
 const SENT_MAX: u64 = (1 << 49) - 1;
 const DEMAND_MAX: u64 = 1 << 39;
 const DEMAND_HALVES_MS: u64 = 10_000;
+/// A window carries at most this part of its limit (one in so many) into the next one.
+const CARRY_PART: u64 = 10;
 const LIVE_HOLD_US: u64 = 10_000_000;
 const DEBT_HEARD_US: u64 = 2_000_000;
 /// How much a level must have grown to be news, if the call does not say it.
@@ -43,6 +45,17 @@ struct AgedLevel {
     demand_at: u64,
     published: u64,
     live_until: u64,
+}
+
+/// The terms of a windowed key, as the scripts receive them.
+#[derive(Clone, Copy)]
+struct WindowTerms {
+    /// The length of a window.
+    window: u64,
+    /// The cells that one window admits.
+    most: u64,
+    /// Whether a window carries cells above the limit into the next one.
+    carries_over: bool,
 }
 
 /// One call in progress.
@@ -114,8 +127,14 @@ impl StoreModel {
                 round.refund_level(refund, stored, terms)
             }
             Terms::Window {
-                window, requests, ..
-            } => round.refund_windows(refund, stored, micros(window).max(1), requests.get()),
+                window,
+                requests,
+                carries_over,
+                ..
+            } => {
+                let terms = WindowTerms::new(window, requests, carries_over);
+                round.refund_windows(refund, stored, terms)
+            }
         };
         self.keys.insert(refund.key, after);
         self.news.append(&mut round.news);
@@ -134,8 +153,14 @@ impl StoreModel {
                 round.level(delta, stored, terms)
             }
             Terms::Window {
-                window, requests, ..
-            } => round.windows(delta, stored, micros(window).max(1), requests.get()),
+                window,
+                requests,
+                carries_over,
+                ..
+            } => {
+                let terms = WindowTerms::new(window, requests, carries_over);
+                round.windows(delta, stored, terms)
+            }
         };
         if round.applied {
             self.keys.insert(delta.key, after);
@@ -295,13 +320,13 @@ impl ModelCall {
         &mut self,
         refund: &Refund,
         stored: Option<StoredValue>,
-        window: u64,
-        most: u64,
+        terms: WindowTerms,
     ) -> (StoreState, StoredValue) {
+        let WindowTerms { window, most, .. } = terms;
         let assumed = KnownUsage::assumed(&refund.terms)
             .cells
             .min(Cells::new(most));
-        let (mut after, at) = self.windows_at(stored, window, assumed);
+        let (mut after, at) = self.windows_at(stored, terms, assumed);
         let left = (after.index + 1) * window - at;
         let cells = refund.cells.get();
         match at.checked_sub(micros(refund.age)).map(|then| then / window) {
@@ -309,7 +334,8 @@ impl ModelCall {
                 after.current = after.current.saturating_sub(cells);
             }
             Some(then) if then + 1 == after.index => {
-                after.previous = after.previous.saturating_sub(cells);
+                let changed = after.previous.saturating_sub(cells);
+                terms.change_previous(&mut after, changed);
             }
             Some(_) | None => {}
         }
@@ -331,9 +357,10 @@ impl ModelCall {
     fn windows_at(
         &mut self,
         stored: Option<StoredValue>,
-        window: u64,
+        terms: WindowTerms,
         assumed: Cells,
     ) -> (StoredWindows, u64) {
+        let window = terms.window;
         let index = self.now / window;
         let fresh = StoredWindows {
             window,
@@ -347,6 +374,7 @@ impl ModelCall {
                     after = stored;
                 } else if stored.index + 1 == index {
                     after.previous = stored.current;
+                    after.current = terms.carried(stored.current);
                 } else if stored.index == index + 1 {
                     // The clock was set back a little.
                     after = stored;
@@ -366,11 +394,11 @@ impl ModelCall {
         &mut self,
         delta: &Delta,
         stored: Option<StoredValue>,
-        window: u64,
-        most: u64,
+        terms: WindowTerms,
     ) -> (StoreState, StoredValue) {
+        let WindowTerms { window, most, .. } = terms;
         let assumed = delta.known.cells.min(Cells::new(most));
-        let (mut after, at) = self.windows_at(stored, window, assumed);
+        let (mut after, at) = self.windows_at(stored, terms, assumed);
         let left = (after.index + 1) * window - at;
         if self.applied {
             // A time before the epoch is in no window.
@@ -381,7 +409,8 @@ impl ModelCall {
                     after.current = (after.current + billed).min(LENGTH_MAX)
                 }
                 Some(then) if then + 1 == after.index => {
-                    after.previous = (after.previous + billed).min(LENGTH_MAX)
+                    let changed = (after.previous + billed).min(LENGTH_MAX);
+                    terms.change_previous(&mut after, changed);
                 }
                 Some(_) | None => {}
             }
@@ -400,6 +429,31 @@ impl ModelCall {
 
     fn publish(&mut self, key: StoreKey, kind: NewsKind) {
         self.news.push(News { key, kind });
+    }
+}
+
+impl WindowTerms {
+    fn new(window: Span, requests: Cells, carries_over: bool) -> Self {
+        Self {
+            window: micros(window).max(1),
+            most: requests.get(),
+            carries_over,
+        }
+    }
+
+    /// The cells above the limit that a window with `count` cells carries into the next one.
+    fn carried(&self, count: u64) -> u64 {
+        match self.carries_over {
+            true => count.saturating_sub(self.most).min(self.most / CARRY_PART),
+            false => 0,
+        }
+    }
+
+    /// Gives the previous window another count. What it carries over changes with it.
+    fn change_previous(&self, windows: &mut StoredWindows, changed: u64) {
+        windows.current = (windows.current + self.carried(changed))
+            .saturating_sub(self.carried(windows.previous));
+        windows.previous = changed;
     }
 }
 

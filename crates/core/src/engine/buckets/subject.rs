@@ -36,15 +36,20 @@ impl Subject<'_> {
 
     /// The terms under which the store counts the key.
     pub(in crate::engine) fn terms(&self) -> Terms {
-        match self.rule.spec.algorithm {
+        let charges = self.rule.spec.count_rejected;
+        let windows = match self.rule.spec.algorithm {
             Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                match self.rule.spec.count_rejected {
+                return match charges {
                     true => Terms::charging(&self.limit),
                     false => Terms::level(&self.limit),
-                }
+                };
             }
             Algorithm::FixedWindow => Terms::window(&self.limit),
             Algorithm::SlidingWindow | Algorithm::SlidingLog => Terms::sliding(&self.limit),
+        };
+        match charges {
+            true => windows.without_carry_over(),
+            false => windows,
         }
     }
 

@@ -33,6 +33,8 @@ pub enum Terms {
         /// Whether the cells of the window before count too, weighted by the part of it that is still in sight. Only a
         /// [`Take`](super::Take) needs to know.
         sliding: bool,
+        /// Whether cells that were admitted above the limit count again in the next window, up to a tenth of the limit.
+        carries_over: bool,
     },
 }
 
@@ -109,6 +111,7 @@ impl Terms {
             window: limit.window(),
             requests: Cells::new(limit.requests()),
             sliding: false,
+            carries_over: true,
         }
     }
 
@@ -118,6 +121,36 @@ impl Terms {
             window: limit.window(),
             requests: Cells::new(limit.requests()),
             sliding: true,
+            carries_over: true,
+        }
+    }
+
+    /// The terms of a rule that charges the checks that it denies. Its windows count denied cells too, and those must not
+    /// make the next window smaller.
+    ///
+    /// ```
+    /// use tidegate_core::pure::sync::Terms;
+    /// use tidegate_core::pure::{Limit, LimitFault, Unit};
+    /// let terms = Terms::window(&Limit::new(10, Unit::Second, 1, None)?);
+    /// assert!(matches!(terms, Terms::Window { carries_over: true, .. }));
+    /// assert!(matches!(terms.without_carry_over(), Terms::Window { carries_over: false, .. }));
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    #[must_use]
+    pub const fn without_carry_over(self) -> Self {
+        match self {
+            Self::Window {
+                window,
+                requests,
+                sliding,
+                ..
+            } => Self::Window {
+                window,
+                requests,
+                sliding,
+                carries_over: false,
+            },
+            Self::Level { .. } => self,
         }
     }
 }

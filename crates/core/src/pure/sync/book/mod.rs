@@ -25,7 +25,7 @@
 //! use tidegate_core::pure::{Cells, Nanos, Span};
 //! # let delta = Delta {
 //! #     key: StoreKey::window(1, 2),
-//! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false },
+//! #     terms: Terms::Window { window: Span::seconds(60), requests: Cells::new(9), sliding: false, carries_over: true },
 //! #     gross: Cells::new(5), price: Span::ZERO, billed: Cells::new(5), age: Span::ZERO,
 //! #     share: Share::even(4), live: false, known: KnownUsage::default(),
 //! # };
