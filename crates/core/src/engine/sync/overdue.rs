@@ -69,15 +69,15 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        let place = key_sync.phase.place();
+        let (place, overdue) = (key_sync.phase.place(), key_sync.overdue);
         if let Some(place) = place.filter(|place| urgency < place.urgency) {
             let since = place.since;
             let sooner = QueuePlace { urgency, since };
             key_sync.happen(PhaseEvent::Enqueue(sooner));
-            self.queue.remove(key, place);
-            self.queue.insert(key, sooner);
+            self.queue.remove(&mut self.keys, key, place);
+            self.queue.insert(&mut self.keys, key, sooner);
         }
-        if let Some(overdue) = key_sync.overdue
+        if let Some(overdue) = overdue
             && let Some(subject) = context.subject_of_key(key)
             && !context.engine.bucket(&subject).is_share_denied()
         {
@@ -216,17 +216,17 @@ impl PodSync {
             return Some(Span::ZERO);
         }
         let now = context.now();
-        let next = self.due.iter().take(ROOM_TRIES_MAX);
-        let rested = next.filter_map(|(_, key)| {
+        let next = self.keys.next_looks(ROOM_TRIES_MAX);
+        let rested = next.filter_map(|key| {
             let key_sync = self
                 .keys
-                .get(key)
+                .get(&key)
                 .filter(|key_sync| key_sync.is_at_rest())?;
             let pending = context
-                .subject_of_key(*key)
+                .subject_of_key(key)
                 .map(|subject| context.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
-            is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, *key))
+            is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, key))
         });
         let (is_loud, even, least) = rested.min()?;
         let subject = context.subject_of_key(least);

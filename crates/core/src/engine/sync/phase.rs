@@ -10,7 +10,7 @@ use crate::pure::sync::Terms;
 use crate::pure::{Cells, Nanos};
 
 /// Where a key is on its way to the store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum KeyPhase {
     /// This pod uses the key within its even share and reports nothing of it.
     Silent,
@@ -28,7 +28,8 @@ pub(super) enum KeyPhase {
     /// It is in a batch.
     InFlight {
         loud_until: Option<Nanos>,
-        flight: Flight,
+        /// Boxed: few of the tracked keys are in flight at a time.
+        flight: Box<Flight>,
     },
 }
 
@@ -70,7 +71,7 @@ impl KeyPhase {
         use PhaseEvent::{Calm, Contend, Dequeue, Enqueue, Land, Postpone, Send};
         match (self, event) {
             (Self::Silent, Contend(until)) => Self::resting(Some(until)),
-            (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => self,
+            (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => Self::Silent,
             (Self::Silent, Enqueue(place)) => Self::Queued {
                 loud_until: None,
                 place,
@@ -89,7 +90,7 @@ impl KeyPhase {
                 loud_until: Some(until),
                 place,
             },
-            (Self::Loud { .. }, Dequeue | Send(_) | Land) => self,
+            (loud @ Self::Loud { .. }, Dequeue | Send(_) | Land) => loud,
 
             (Self::Queued { loud_until, place }, Contend(until)) => Self::Queued {
                 loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
@@ -101,10 +102,11 @@ impl KeyPhase {
             },
             (Self::Queued { loud_until, .. }, Enqueue(place)) => Self::Queued { loud_until, place },
             (Self::Queued { loud_until, .. }, Dequeue) => Self::resting(loud_until),
-            (Self::Queued { loud_until, .. }, Send(flight)) => {
-                Self::InFlight { loud_until, flight }
-            }
-            (Self::Queued { .. }, Postpone(_) | Land) => self,
+            (Self::Queued { loud_until, .. }, Send(flight)) => Self::InFlight {
+                loud_until,
+                flight: Box::new(flight),
+            },
+            (queued @ Self::Queued { .. }, Postpone(_) | Land) => queued,
 
             (Self::InFlight { loud_until, flight }, Contend(until)) => Self::InFlight {
                 loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
@@ -115,7 +117,9 @@ impl KeyPhase {
                 flight,
             },
             (Self::InFlight { loud_until, .. }, Land) => Self::resting(loud_until),
-            (Self::InFlight { .. }, Postpone(_) | Enqueue(_) | Dequeue | Send(_)) => self,
+            (flying @ Self::InFlight { .. }, Postpone(_) | Enqueue(_) | Dequeue | Send(_)) => {
+                flying
+            }
         }
     }
 
@@ -145,7 +149,7 @@ impl KeyPhase {
         }
     }
 
-    pub(super) const fn flight(&self) -> Option<&Flight> {
+    pub(super) fn flight(&self) -> Option<&Flight> {
         match self {
             Self::InFlight { flight, .. } => Some(flight),
             Self::Silent | Self::Loud { .. } | Self::Queued { .. } => None,
@@ -153,7 +157,7 @@ impl KeyPhase {
     }
 
     /// The answer to the key's flight, if it is in one, is of no use: the key was reset meanwhile.
-    pub(super) const fn spoil_answer(&mut self) {
+    pub(super) fn spoil_answer(&mut self) {
         if let Self::InFlight { flight, .. } = self {
             flight.stale = true;
         }
@@ -184,7 +188,7 @@ mod tests {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-phases.md");
     const NOW: Nanos = Nanos::new(5);
 
-    fn name(phase: KeyPhase) -> &'static str {
+    fn name(phase: &KeyPhase) -> &'static str {
         match (phase, phase.loud_until().is_some()) {
             (KeyPhase::Silent, _) => "silent",
             (
@@ -229,8 +233,9 @@ mod tests {
         ];
         let loud = KeyPhase::Silent.after(PhaseEvent::Contend(NOW));
         let phases = [KeyPhase::Silent, loud].map(|resting| {
-            let queued = resting.after(PhaseEvent::Enqueue(place));
-            [resting, queued, queued.after(PhaseEvent::Send(flight()))]
+            let queued = resting.clone().after(PhaseEvent::Enqueue(place));
+            let flying = queued.clone().after(PhaseEvent::Send(flight()));
+            [resting, queued, flying]
         });
         let mut page = "# Phases of a key in the sync\n\nPrinted from `crates/core/src/engine/sync/phase.rs` by \
             `make docs`. A row is the phase of a key, a column an event, and the cell the phase after it. A dash: the \
@@ -241,10 +246,10 @@ mod tests {
         }
         let _ = write!(page, "\n|---|{}\n", "---|".repeat(events.len()));
         for phase in phases.into_iter().flatten() {
-            let _ = write!(page, "| {} |", name(phase));
+            let _ = write!(page, "| {} |", name(&phase));
             for (_, event) in events {
-                let after = name(phase.after(event));
-                let changed = if after == name(phase) { "-" } else { after };
+                let after = name(&phase.clone().after(event));
+                let changed = if after == name(&phase) { "-" } else { after };
                 let _ = write!(page, " {changed} |");
             }
             page.push('\n');
