@@ -156,7 +156,7 @@ impl PodSync {
         }
         let _ = key_sync.attach();
         if let Some(overdue) = &mut key_sync.overdue {
-            overdue.from = frozen.tat;
+            *overdue = overdue.starting(frozen.tat);
         }
         key_sync.history_mut().demand.add(gross, now);
         // A pod that is not sure of its even share says so too: other pods may be sure, and silent.

@@ -9,6 +9,9 @@ use crate::engine::buckets::{BucketAddress, FrozenCells};
 use crate::pure::sync::Terms;
 use crate::pure::{Cells, Nanos};
 
+/// A silent key is loud until then: never. An `Option` would take eight bytes more of each tracked key.
+const NOT_LOUD: Nanos = Nanos::new(0);
+
 /// Where a key is on its way to the store.
 #[derive(Clone, Debug)]
 pub(super) enum KeyPhase {
@@ -22,12 +25,14 @@ pub(super) enum KeyPhase {
     },
     /// It waits in the send queue. A silent key does so only to ask the store.
     Queued {
-        loud_until: Option<Nanos>,
+        /// [`NOT_LOUD`] for a silent key.
+        loud_until: Nanos,
         place: QueuePlace,
     },
     /// It is in a batch.
     InFlight {
-        loud_until: Option<Nanos>,
+        /// [`NOT_LOUD`] for a silent key.
+        loud_until: Nanos,
         /// Boxed: few of the tracked keys are in flight at a time.
         flight: Box<Flight>,
     },
@@ -70,10 +75,10 @@ impl KeyPhase {
     pub(super) fn after(self, event: PhaseEvent) -> Self {
         use PhaseEvent::{Calm, Contend, Dequeue, Enqueue, Land, Postpone, Send};
         match (self, event) {
-            (Self::Silent, Contend(until)) => Self::resting(Some(until)),
+            (Self::Silent, Contend(until)) => Self::resting(until),
             (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => Self::Silent,
             (Self::Silent, Enqueue(place)) => Self::Queued {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 place,
             },
 
@@ -87,17 +92,17 @@ impl KeyPhase {
                 postponed: Some(reason),
             },
             (Self::Loud { until, .. }, Enqueue(place)) => Self::Queued {
-                loud_until: Some(until),
+                loud_until: until,
                 place,
             },
             (loud @ Self::Loud { .. }, Dequeue | Send(_) | Land) => loud,
 
             (Self::Queued { loud_until, place }, Contend(until)) => Self::Queued {
-                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                loud_until: loud_until.max(until),
                 place,
             },
             (Self::Queued { place, .. }, Calm) => Self::Queued {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 place,
             },
             (Self::Queued { loud_until, .. }, Enqueue(place)) => Self::Queued { loud_until, place },
@@ -109,11 +114,11 @@ impl KeyPhase {
             (queued @ Self::Queued { .. }, Postpone(_) | Land) => queued,
 
             (Self::InFlight { loud_until, flight }, Contend(until)) => Self::InFlight {
-                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                loud_until: loud_until.max(until),
                 flight,
             },
             (Self::InFlight { flight, .. }, Calm) => Self::InFlight {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 flight,
             },
             (Self::InFlight { loud_until, .. }, Land) => Self::resting(loud_until),
@@ -123,22 +128,24 @@ impl KeyPhase {
         }
     }
 
-    const fn resting(loud_until: Option<Nanos>) -> Self {
+    fn resting(loud_until: Nanos) -> Self {
         match loud_until {
-            Some(until) => Self::Loud {
+            NOT_LOUD => Self::Silent,
+            until => Self::Loud {
                 until,
                 postponed: None,
             },
-            None => Self::Silent,
         }
     }
 
     /// Until when this pod reports every cell; `None` while it is silent.
-    pub(super) const fn loud_until(&self) -> Option<Nanos> {
+    pub(super) fn loud_until(&self) -> Option<Nanos> {
         match self {
             Self::Silent => None,
             Self::Loud { until, .. } => Some(*until),
-            Self::Queued { loud_until, .. } | Self::InFlight { loud_until, .. } => *loud_until,
+            Self::Queued { loud_until, .. } | Self::InFlight { loud_until, .. } => {
+                Some(*loud_until).filter(|until| *until > NOT_LOUD)
+            }
         }
     }
 
