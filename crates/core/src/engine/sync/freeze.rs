@@ -141,9 +141,7 @@ impl PodSync {
         let price = key_sync.price(frozen.price, share, frozen.tat, now);
         let Unsent { gross: unsent, .. } = std::mem::take(&mut key_sync.unsent);
         let gross = cells.plus(unsent);
-        let history = key_sync.history_mut();
-        let charged = history.charged.min(gross);
-        history.charged = history.charged.less(charged);
+        let charged = key_sync.take_charged(gross);
         // The pod may want the answer itself: news denied a check, or the share of an overdue key did.
         let is_asked = std::mem::take(&mut key_sync.asks_store) || key_sync.overdue.is_some();
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {

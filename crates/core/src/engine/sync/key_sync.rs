@@ -169,6 +169,16 @@ impl KeySync {
         self.history.as_deref_mut()
     }
 
+    /// Takes out the charged cells that are among `gross` cells.
+    pub(super) fn take_charged(&mut self, gross: Cells) -> Cells {
+        let Some(history) = self.known_history_mut() else {
+            return Cells::ZERO;
+        };
+        let charged = history.charged.min(gross);
+        history.charged = history.charged.less(charged);
+        charged
+    }
+
     /// Its lane is reachable, or what it used meanwhile is priced. Returns its state when the lane became unreachable.
     pub(super) fn attach(&mut self) -> Option<Detached> {
         self.known_history_mut()?.detached.take()

@@ -174,7 +174,7 @@ mod tests {
             let slot = u32::try_from(step * step % 199).unwrap();
             let ranked = (ranks.ranks[slot as usize], slot);
             match step % 5 {
-                0 | 1 | 2 => assert_eq!(heap.insert(&mut ranks, slot), expected.insert(ranked)),
+                0..=2 => assert_eq!(heap.insert(&mut ranks, slot), expected.insert(ranked)),
                 3 => assert_eq!(heap.remove(&mut ranks, slot), expected.remove(&ranked)),
                 _ => {
                     let first = expected.pop_first().map(|(_, slot)| slot);
