@@ -120,6 +120,42 @@ pub struct Limit {
     cells_per_2_64: u64,
 }
 
+/// A [`Limit`] without what follows from the rest, for tables of many limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactLimit {
+    requests: u64,
+    unit: Unit,
+    unit_multiplier: u64,
+    burst: Cells,
+    interval: Span,
+}
+
+impl CompactLimit {
+    /// The limit.
+    ///
+    /// ```
+    /// use tidegate_core::pure::{Limit, LimitFault, Unit};
+    /// for limit in [Limit::new(7, Unit::Hour, 3, Some(2))?, Limit::from_caller(1, 3, 1)?] {
+    ///     assert_eq!(limit.compact().limit(), limit);
+    /// }
+    /// # Ok::<(), LimitFault>(())
+    /// ```
+    pub fn limit(&self) -> Limit {
+        let seconds = self.unit.seconds().saturating_mul(self.unit_multiplier);
+        let limit = Limit {
+            requests: self.requests,
+            unit: self.unit,
+            unit_multiplier: self.unit_multiplier,
+            window: Span::seconds(seconds),
+            burst: self.burst,
+            interval: self.interval,
+            capacity: Span::ZERO,
+            cells_per_2_64: 0,
+        };
+        limit.at_interval(self.interval)
+    }
+}
+
 impl Limit {
     /// A limit. `burst` is the whole capacity of the bucket, by default `requests`. A limit of zero requests denies
     /// every check.
@@ -223,6 +259,17 @@ impl Limit {
             interval,
             capacity,
             ..*self
+        }
+    }
+
+    /// This limit in less memory.
+    pub const fn compact(&self) -> CompactLimit {
+        CompactLimit {
+            requests: self.requests,
+            unit: self.unit,
+            unit_multiplier: self.unit_multiplier,
+            burst: self.burst,
+            interval: self.interval,
         }
     }
 

@@ -11,6 +11,7 @@ use super::exchange::{RefundOutcome, ReportedCells};
 use super::ghosts::{Ghost, Ghosts};
 use super::striped_map::{Admittance, Evictable, EvictionRank, NewKey, Room, Stripe, StripedMap};
 use super::table::{Booking, BucketSize, BucketState};
+use crate::pure::limit::CompactLimit;
 use crate::pure::sync::{FleetView, Share, ShareCode, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
@@ -29,7 +30,7 @@ struct CallerState {
 #[derive(Clone, Copy, Debug, Default)]
 struct PricedPending {
     /// The limit of the last admission.
-    limit: Option<Limit>,
+    limit: Option<CompactLimit>,
     cells: Cells,
     price: Span,
     trigger: Option<Trigger>,
@@ -218,7 +219,7 @@ impl CallerMap {
         };
         let before = bucket.tat.max(now);
         bucket.tat = before.before(limit.interval().times(cells)).max(now);
-        bucket.unreported.limit.get_or_insert(*limit);
+        bucket.unreported.limit.get_or_insert(limit.compact());
         let emptied = before.since(bucket.tat);
         bucket.unreported.refund(limit, emptied, bucket.tat)
     }
@@ -232,7 +233,7 @@ impl CallerMap {
         };
         let unreported = &mut bucket.unreported;
         let before = unreported.cells;
-        unreported.limit = Some(*limit);
+        unreported.limit = Some(limit.compact());
         unreported.cells = before.plus(cells);
         unreported.price = unreported.price.plus(limit.interval().times(cells));
         let trigger = *unreported
@@ -254,7 +255,8 @@ impl CallerMap {
 
     /// The limit of the key's last admission.
     pub fn limit(&self, name: u128) -> Option<Limit> {
-        self.stripe(name).get(name)?.unreported.limit
+        let limit = self.stripe(name).get(name)?.unreported.limit?;
+        Some(limit.limit())
     }
 
     /// Collects the pending cells of the key. The key is in flight from then on and keeps its place until
@@ -362,7 +364,7 @@ impl CallerMap {
             return Room::Free;
         }
         let mut bucket = CallerState::at(state.tat, &state);
-        bucket.unreported.limit = Some(*limit);
+        bucket.unreported.limit = Some(limit.compact());
         self.put_sure(&mut stripe, name, bucket, now)
     }
 
@@ -387,7 +389,7 @@ impl CallerMap {
         match self.stripe(name).get_mut(name) {
             Some(bucket) => {
                 (bucket.tat, bucket.mitigated) = (ends, mitigated);
-                bucket.unreported.limit = Some(*limit);
+                bucket.unreported.limit = Some(limit.compact());
                 true
             }
             None => false,

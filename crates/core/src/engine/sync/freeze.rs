@@ -6,7 +6,7 @@
 use super::groups::SplitStep;
 use super::key_sync::{ShareUse, Unsent};
 use super::phase::{Flight, PhaseEvent};
-use super::queue::{QueueOrder, Urgency};
+use super::queue::{CallKeys, QueueOrder, Urgency};
 use super::{HOLD, PodSync, SyncContext};
 use crate::engine::buckets::{BucketAddress, FrozenCells, KeyBucket};
 use crate::pure::sync::{BATCH_MAX, CALL_COST, Delta, Group, KnownUsage, StoreKey, Trigger};
@@ -95,7 +95,13 @@ impl PodSync {
             QueueOrder::Age => affordable.min(BATCH_MAX).min(reserve.max(1)),
         };
         let ordinary_most = affordable.saturating_sub(reserve);
-        let mut keys = self.queue.take(next.group, next.order, most, ordinary_most);
+        let call = CallKeys {
+            group: next.group,
+            order: next.order,
+            most,
+            ordinary_most,
+        };
+        let mut keys = self.queue.take(&mut self.keys, &call);
         if self.queue.is_empty_in(next.group) {
             let room = most.min(ordinary_most).saturating_sub(keys.len());
             keys.extend(self.take_riders(context, next.group, room));
@@ -120,22 +126,22 @@ impl PodSync {
         let even_share = subject.as_ref().and_then(|it| self.even_share(it));
         let bucket = subject.as_ref().map(|it| context.engine.bucket(it));
         // While the key waited, a look was planned. The code below plans the next one.
-        self.cancel_look(key);
+        self.keys.cancel_look(&key);
+        let terms = subject.as_ref().map(|it| self.terms.of(it));
         let key_sync = self.keys.get_mut(&key)?;
-        key_sync.sent_at = Some(now);
-        if let Some(subject) = &subject {
+        key_sync.history_mut().sent_at = Some(now);
+        if let Some(terms) = terms {
             // Callers may supply another limit every time.
-            key_sync.limit = subject.limit;
-            key_sync.terms = subject.terms();
+            key_sync.terms = terms;
         }
+        let terms = key_sync.terms.store;
         let frozen = bucket.and_then(|bucket| bucket.freeze());
         let frozen = frozen.unwrap_or_else(|| FrozenCells::nothing(now));
         let cells = frozen.cells;
         let price = key_sync.price(frozen.price, share, frozen.tat, now);
         let Unsent { gross: unsent, .. } = std::mem::take(&mut key_sync.unsent);
         let gross = cells.plus(unsent);
-        let charged = key_sync.charged.min(gross);
-        key_sync.charged = key_sync.charged.less(charged);
+        let charged = key_sync.take_charged(gross);
         // The pod may want the answer itself: news denied a check, or the share of an overdue key did.
         let is_asked = std::mem::take(&mut key_sync.asks_store) || key_sync.overdue.is_some();
         if gross == Cells::ZERO && price == Span::ZERO && !is_asked {
@@ -146,11 +152,11 @@ impl PodSync {
             self.look_again(key, now.after(self.pace.interval));
             return None;
         }
-        key_sync.detached = None;
+        let _ = key_sync.attach();
         if let Some(overdue) = &mut key_sync.overdue {
-            overdue.from = frozen.tat;
+            *overdue = overdue.starting(frozen.tat);
         }
-        key_sync.demand.add(gross, now);
+        key_sync.history_mut().demand.add(gross, now);
         // A pod that is not sure of its even share says so too: other pods may be sure, and silent.
         match even_share.map(|share| key_sync.use_share_reported(&share, cells, now)) {
             Some(ShareUse::Beyond) => {
@@ -166,7 +172,7 @@ impl PodSync {
                 tat: frozen.tat.after(refund_due.price),
                 ..frozen
             },
-            terms: key_sync.terms,
+            terms,
             charged,
             address: bucket.map_or(BucketAddress::None, |bucket| bucket.address()),
             stale: false,
@@ -174,12 +180,12 @@ impl PodSync {
         key_sync.happen(PhaseEvent::Send(flight));
         let known = match bucket {
             Some(bucket) if key_sync.is_answered => bucket.known(&frozen),
-            Some(_) | None => KnownUsage::assumed(&key_sync.terms),
+            Some(_) | None => KnownUsage::assumed(&terms),
         };
         let news_step = self.news_pacing.step();
         Some(Delta {
             key,
-            terms: key_sync.terms.published_every(news_step),
+            terms: terms.published_every(news_step),
             gross,
             price,
             billed: gross,

@@ -78,7 +78,7 @@ impl PodSync {
         if !key_sync.phase.is_resting() {
             return; // when it lands, the sync looks at its pending cells
         }
-        let earliest = key_sync.sent_at.map(|at| at.after(gap));
+        let earliest = key_sync.history().sent_at.map(|at| at.after(gap));
         if let Some(earliest) = earliest.filter(|at| *at > now) {
             key_sync.happen(PhaseEvent::Postpone(reason));
             self.look_again(key, earliest);
@@ -98,12 +98,9 @@ impl PodSync {
                     since: now,
                 };
                 key_sync.happen(PhaseEvent::Enqueue(place));
-                self.queue.insert(key, place);
-                now.after(if key_sync.is_thin {
-                    Span::ZERO
-                } else {
-                    COALESCE
-                })
+                let is_thin = key_sync.is_thin;
+                self.queue.insert(&mut self.keys, key, place);
+                now.after(if is_thin { Span::ZERO } else { COALESCE })
             }
             Some(_) | None => return,
         };
@@ -284,7 +281,7 @@ impl PodSync {
         });
         self.grouping = Grouping::Split;
         self.groups = GroupState::all(self.grouping, self.keys_max);
-        self.queue.regroup(self.grouping);
+        self.queue.regroup(&mut self.keys, self.grouping);
         for lane in Lane::all() {
             let of_lane = deltas.iter().filter(|delta| delta.key.lane() == lane);
             let of_lane: Vec<Delta> = of_lane.copied().collect();

@@ -1,16 +1,21 @@
 //! One key that the sync tracks: its phase, this pod's use of its even share, its unsent cells, and what they cost.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use super::HOLD;
 use super::overdue::OverdueGrant;
 use super::phase::{Flight, KeyPhase, PhaseEvent};
-use crate::pure::sync::{Allowance, Demand, Share, StoreReading, Terms, Trigger};
+use crate::engine::buckets::Subject;
+use crate::pure::sync::{Allowance, BucketKind, Demand, Share, StoreReading, Terms, Trigger};
 use crate::pure::{Cells, Limit, Nanos, Span};
 
-/// A key that this pod reports, or may have to report soon.
-#[derive(Clone, Copy, Debug)]
+/// A key that this pod reports, or may have to report soon. What few keys have, or many keys share, is elsewhere: a flood
+/// fills all the room for tracked keys.
+#[derive(Clone, Debug)]
 pub(super) struct KeySync {
-    pub(super) limit: Limit,
-    pub(super) terms: Terms,
+    /// What it shares with other keys of its rule.
+    pub(super) terms: Arc<KeyTerms>,
     /// Whether a pod's part of the accuracy is less than a cell: this pod reports each cell at once. That is never often,
     /// because such a limit is low.
     pub(super) is_thin: bool,
@@ -20,10 +25,6 @@ pub(super) struct KeySync {
     pub(super) even: EvenShareUse,
     /// Whether the other pods are to report it too.
     pub(super) announce: bool,
-    /// When the pod last put it in a batch; `None`: never.
-    pub(super) sent_at: Option<Nanos>,
-    /// When the sync looks at it again; `None`: no look is planned.
-    pub(super) due: Option<Nanos>,
     /// Set while the pod cannot report it in time.
     pub(super) overdue: Option<OverdueGrant>,
     /// The trigger of the last answer.
@@ -36,10 +37,65 @@ pub(super) struct KeySync {
     pub(super) is_answered: bool,
     /// Cells that left the bucket and are in no batch yet.
     pub(super) unsent: Unsent,
+    pub(super) weight: Share,
+    /// `None` for most keys that were asked for once.
+    history: Option<Box<KeyHistory>>,
+}
+
+/// What a key shares with others: its rule, and how the store counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeyTerms {
+    pub(super) kind: BucketKind,
+    pub(super) rule: u64,
+    pub(super) limit: Limit,
+    pub(super) store: Terms,
+}
+
+impl KeyTerms {
+    pub(super) fn of(subject: &Subject<'_>) -> Self {
+        let key = subject.store_key();
+        Self {
+            kind: key.kind,
+            rule: key.rule,
+            limit: subject.limit,
+            store: subject.terms(),
+        }
+    }
+}
+
+/// The terms of keys, each rule's once. Callers that supply many limits may make more of them.
+#[derive(Debug, Default)]
+pub(super) struct SharedTerms {
+    /// The last ones of each rule.
+    last: HashMap<(BucketKind, u64), Arc<KeyTerms>>,
+}
+
+impl SharedTerms {
+    /// The terms of `subject`.
+    pub(super) fn of(&mut self, subject: &Subject<'_>) -> Arc<KeyTerms> {
+        let terms = KeyTerms::of(subject);
+        let last = self.last.entry((terms.kind, terms.rule));
+        let last = last.or_insert_with(|| Arc::new(terms));
+        if **last != terms {
+            *last = Arc::new(terms);
+        }
+        Arc::clone(last)
+    }
+
+    /// Drops those that no key has.
+    pub(super) fn clear(&mut self) {
+        self.last.clear();
+    }
+}
+
+/// What a key has only after the pod reported it, charged it, or lost the way to its lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeyHistory {
+    /// When the pod last put it in a batch; `None`: never.
+    pub(super) sent_at: Option<Nanos>,
     /// Those of the unsent and of the pending cells that were charged although they were denied.
     pub(super) charged: Cells,
     pub(super) demand: Demand,
-    pub(super) weight: Share,
     /// Its state when its lane became unreachable.
     pub(super) detached: Option<Detached>,
     /// Until when the store's level denies it; `None`: it has room.
@@ -49,10 +105,8 @@ pub(super) struct KeySync {
 /// This pod's use of its even share of a key: a bucket of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EvenShareUse {
-    /// Where that bucket ends.
+    /// Where that bucket ends: never before the last look at it.
     pub(super) tat: Nanos,
-    /// When it was last brought up to date.
-    looked_at: Nanos,
 }
 
 /// A key of a lane that is unreachable, or was when the pending cells were admitted.
@@ -79,31 +133,55 @@ pub(super) enum ShareUse {
 }
 
 impl KeySync {
-    pub(super) fn new(limit: Limit, terms: Terms, weight: Share, now: Nanos) -> Self {
+    pub(super) const fn new(terms: Arc<KeyTerms>, weight: Share, now: Nanos) -> Self {
         Self {
-            limit,
             terms,
             is_thin: false,
             phase: KeyPhase::Silent,
-            even: EvenShareUse {
-                tat: now,
-                looked_at: now,
-            },
+            even: EvenShareUse { tat: now },
             announce: false,
-            sent_at: None,
-            due: None,
             overdue: None,
             trigger: Trigger::EACH,
             is_rider: false,
             asks_store: false,
             is_answered: false,
-            unsent: Unsent::default(),
-            charged: Cells::ZERO,
-            demand: Demand::default(),
+            unsent: Unsent {
+                gross: Cells::ZERO,
+                price: Span::ZERO,
+            },
             weight,
-            detached: None,
-            full_until: None,
+            history: None,
         }
+    }
+
+    /// What has happened to it.
+    pub(super) fn history(&self) -> KeyHistory {
+        self.history.as_deref().copied().unwrap_or_default()
+    }
+
+    /// What has happened to it, to note more.
+    pub(super) fn history_mut(&mut self) -> &mut KeyHistory {
+        self.history.get_or_insert_default()
+    }
+
+    /// What has happened to it, if anything has.
+    pub(super) fn known_history_mut(&mut self) -> Option<&mut KeyHistory> {
+        self.history.as_deref_mut()
+    }
+
+    /// Takes out the charged cells that are among `gross` cells.
+    pub(super) fn take_charged(&mut self, gross: Cells) -> Cells {
+        let Some(history) = self.known_history_mut() else {
+            return Cells::ZERO;
+        };
+        let charged = history.charged.min(gross);
+        history.charged = history.charged.less(charged);
+        charged
+    }
+
+    /// Its lane is reachable, or what it used meanwhile is priced. Returns its state when the lane became unreachable.
+    pub(super) fn attach(&mut self) -> Option<Detached> {
+        self.known_history_mut()?.detached.take()
     }
 
     /// Charges `cells`, admitted since the last look, to this pod's even share.
@@ -113,12 +191,9 @@ impl KeySync {
         cells: Cells,
         now: Nanos,
     ) -> ShareUse {
-        let from = self.even.tat.max(self.even.looked_at);
-        self.even = EvenShareUse {
-            tat: from.after(allowance.interval.times(cells)),
-            looked_at: now,
-        };
-        match self.even.tat.since(now) > allowance.capacity() {
+        let tat = self.even.tat.after(allowance.interval.times(cells));
+        self.even.tat = tat.max(now);
+        match tat.since(now) > allowance.capacity() {
             true => ShareUse::Beyond,
             false => ShareUse::Within,
         }
@@ -140,10 +215,7 @@ impl KeySync {
 
     /// The pod has reported all that it used: the even share is as good as new.
     pub(super) const fn reset_share(&mut self, now: Nanos) {
-        self.even = EvenShareUse {
-            tat: now,
-            looked_at: now,
-        };
+        self.even = EvenShareUse { tat: now };
     }
 
     /// The cells of the even share that are in use.
@@ -157,13 +229,14 @@ impl KeySync {
         self.even.tat
     }
 
-    pub(super) const fn is_loud(&self) -> bool {
+    pub(super) fn is_loud(&self) -> bool {
         self.phase.loud_until().is_some()
     }
 
     /// Moves the key to the phase after `event`.
     pub(super) fn happen(&mut self, event: PhaseEvent) {
-        self.phase = self.phase.after(event);
+        let before = std::mem::replace(&mut self.phase, KeyPhase::Silent);
+        self.phase = before.after(event);
     }
 
     /// Makes the pod report every cell of it until `until` at least.
@@ -180,13 +253,14 @@ impl KeySync {
 
     /// Whether the store's level denies it at `now`.
     pub(super) fn is_full_at(&self, now: Nanos) -> bool {
-        self.full_until.is_some_and(|until| until > now)
+        self.history().full_until.is_some_and(|until| until > now)
     }
 
     /// Takes from an answer this pod's part of the key's demand, how long the key denies, and whether it stays loud.
     pub(super) fn learn(&mut self, reading: &StoreReading, pods: u64, now: Nanos) {
         if reading.demand > 0 {
-            let measured = Demand::weight(self.demand.at(now), reading.demand);
+            let demand = self.history().demand.at(now);
+            let measured = Demand::weight(demand, reading.demand);
             self.weight = measured.min(self.weight.grown(pods));
         }
         if reading.is_half_used {
@@ -194,7 +268,7 @@ impl KeySync {
             self.stay_loud(now.after(HOLD));
         }
         if let Some(full_for) = reading.full_for {
-            self.full_until = Some(now.after(full_for));
+            self.history_mut().full_until = Some(now.after(full_for));
         }
     }
 
@@ -211,15 +285,19 @@ impl KeySync {
     /// share; the unsent cells were admitted before and cost their full price.
     pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
         let whole = price.plus(self.unsent.price);
-        match self.detached {
+        let KeyTerms { limit, store, .. } = &*self.terms;
+        let KeyHistory {
+            detached, charged, ..
+        } = self.history();
+        match detached {
             Some(Detached {
                 known_until,
                 cut_off: true,
             }) => {
                 // Admissions fill a bucket to its capacity, charges fill it beyond.
-                let fill_max = match self.charged {
-                    Cells::ZERO => self.limit.capacity(),
-                    _ => self.terms.level_max(),
+                let fill_max = match charged {
+                    Cells::ZERO => limit.capacity(),
+                    _ => store.level_max(),
                 };
                 let filled = tat
                     .since(known_until.map_or(now, |known| known.max(now)))
@@ -229,8 +307,8 @@ impl KeySync {
             Some(Detached { cut_off: false, .. }) | None => match self.overdue {
                 Some(overdue) => {
                     // Cells that were charged although they were denied cost their full price, whatever the pod grants.
-                    let charged = self.limit.interval().times(self.charged).min(price);
-                    let by_share = overdue.price(&self.limit, tat, now);
+                    let charged = limit.interval().times(charged).min(price);
+                    let by_share = overdue.price(limit, tat, now);
                     let admitted = price.less(charged).min(by_share);
                     self.unsent.price.plus(charged).plus(admitted)
                 }
@@ -252,14 +330,35 @@ mod tests {
         Span::nanos(ms * 1_000_000)
     }
 
+    /// A key of 100/s that a pod of four tracks.
+    fn tracked(store: impl Fn(&Limit) -> Terms, history: KeyHistory) -> KeySync {
+        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
+        let terms = Arc::new(KeyTerms {
+            kind: BucketKind::Level,
+            rule: 1,
+            store: store(&limit),
+            limit,
+        });
+        KeySync {
+            history: Some(Box::new(history)),
+            ..KeySync::new(terms, Share::even(4), NOW)
+        }
+    }
+
+    /// A flood fills the room for tracked keys, so each of these bytes counts for a quarter of `keys_max`.
+    #[test]
+    fn a_tracked_key_is_small() {
+        assert!(size_of::<KeySync>() <= 88, "{}", size_of::<KeySync>());
+    }
+
     /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if they are billed in full. The bucket ends
     /// `ends` milliseconds from now; the store knew it to end at `known_until`.
     fn price(detached: Option<Detached>, ends: u64) -> u64 {
-        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
-        let key_sync = KeySync {
+        let history = KeyHistory {
             detached,
-            ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
+            ..KeyHistory::default()
         };
+        let key_sync = tracked(Terms::level, history);
         let price = key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         price.get() / 1_000_000
     }
@@ -313,12 +412,14 @@ mod tests {
     /// What the same 50 cells cost if they were admitted since the pod grants a quarter of the key, which the store knew
     /// to be empty. `charged` of them were charged although they were denied.
     fn overdue_price(charged: u64, ends: u64) -> u64 {
-        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
-        let key_sync = KeySync {
-            overdue: Some(OverdueGrant { share, from }),
+        let history = KeyHistory {
             charged: Cells::new(charged),
-            ..KeySync::new(limit, Terms::level(&limit), Share::even(4), NOW)
+            ..KeyHistory::default()
+        };
+        let key_sync = KeySync {
+            overdue: Some(OverdueGrant::new(share, from)),
+            ..tracked(Terms::level, history)
         };
         let price = key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         price.get() / 1_000_000
@@ -339,12 +440,12 @@ mod tests {
 
     #[test]
     fn what_was_charged_beyond_capacity_is_billed_too() {
-        let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
-        let key_sync = KeySync {
+        let history = KeyHistory {
             detached: cut_off(NOW),
             charged: Cells::new(25),
-            ..KeySync::new(limit, Terms::charging(&limit), Share::even(4), NOW)
+            ..KeyHistory::default()
         };
+        let key_sync = tracked(Terms::charging, history);
         let price = |ends| key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
         assert_eq!([1_600, 60_000].map(price), [ms(400), ms(500)]);
     }

@@ -59,7 +59,9 @@ impl PodSync {
         match key_sync.use_share(allowance, worth, now) {
             ShareUse::Within => {
                 let ends = key_sync.even_ends();
-                key_sync.charged = Cells::ZERO;
+                if let Some(history) = key_sync.known_history_mut() {
+                    history.charged = Cells::ZERO;
+                }
                 self.totals.silent = self.totals.silent.plus(cells);
                 self.look_again(key, ends.max(now.after(self.pace.interval)));
                 self.land_silent(context, subject, allowance.trigger());
@@ -109,7 +111,6 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        key_sync.due = None;
         let (at_rest, loud_until) = (key_sync.is_at_rest(), key_sync.phase.loud_until());
         let (even_ends, postponed) = (key_sync.even_ends(), key_sync.phase.take_postponed());
         let is_queued = key_sync.phase.place().is_some();
@@ -187,7 +188,8 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        key_sync.full_until = key_sync.full_until.max(Some(now.after(level)));
+        let history = key_sync.history_mut();
+        history.full_until = history.full_until.max(Some(now.after(level)));
         let pending = context
             .engine
             .bucket(subject)
@@ -260,8 +262,10 @@ impl PodSync {
         if let Some(key_sync) = self.keys.get_mut(&key) {
             self.totals.lost.reset = self.totals.lost.reset.plus(key_sync.unsent.gross);
             key_sync.unsent = super::key_sync::Unsent::default();
-            key_sync.full_until = None;
-            key_sync.detached = None;
+            if let Some(history) = key_sync.known_history_mut() {
+                history.full_until = None;
+                history.detached = None;
+            }
             key_sync.overdue = None;
             // An answer in flight is from before the reset.
             key_sync.phase.spoil_answer();
@@ -272,28 +276,27 @@ impl PodSync {
     pub(super) fn rules_changed(&mut self, context: &SyncContext<'_>) {
         self.version = context.snapshot.version();
         let fleet_view = self.fleet_view;
+        self.terms.clear();
+        let terms = &mut self.terms;
         let mut gone: Vec<StoreKey> = self
             .keys
             .iter_mut()
-            .filter_map(|(key, key_sync)| match context.subject_of_key(*key) {
+            .filter_map(|(key, key_sync)| match context.subject_of_key(key) {
                 Some(subject) => {
-                    if let Some(detached) = key_sync
-                        .detached
-                        .as_mut()
-                        .filter(|_| key_sync.limit != subject.limit)
-                    {
-                        // What is known was counted under another limit.
-                        detached.known_until = None;
-                    }
-                    if key_sync.limit != subject.limit {
+                    if key_sync.terms.limit != subject.limit {
+                        if let Some(history) = key_sync.known_history_mut()
+                            && let Some(detached) = &mut history.detached
+                        {
+                            // What is known was counted under another limit.
+                            detached.known_until = None;
+                        }
                         key_sync.overdue = None;
                     }
-                    key_sync.limit = subject.limit;
                     key_sync.is_thin = fleet_view.is_thin(&subject.limit);
-                    key_sync.terms = subject.terms();
+                    key_sync.terms = terms.of(&subject);
                     None
                 }
-                None => Some(*key),
+                None => Some(key),
             })
             .collect();
         gone.sort_unstable();
@@ -351,17 +354,19 @@ impl PodSync {
     pub(super) fn track(&mut self, subject: &Subject<'_>, now: Nanos) -> &mut KeySync {
         let key = subject.store_key();
         let weight = Share::even(self.fleet_view.pods);
-        let detached = (!self.is_reachable(key.lane())).then_some(Detached {
-            known_until: Some(now),
-            cut_off: true,
-        });
+        let is_reachable = self.is_reachable(key.lane());
         let is_thin = self.fleet_view.is_thin(&subject.limit);
-        self.keys.entry(key).or_insert_with(|| {
-            Box::new(KeySync {
-                detached,
-                is_thin,
-                ..KeySync::new(subject.limit, subject.terms(), weight, now)
-            })
+        let terms = &mut self.terms;
+        self.keys.get_or_insert(key, || {
+            let mut key_sync = KeySync::new(terms.of(subject), weight, now);
+            key_sync.is_thin = is_thin;
+            if !is_reachable {
+                key_sync.history_mut().detached = Some(Detached {
+                    known_until: Some(now),
+                    cut_off: true,
+                });
+            }
+            key_sync
         })
     }
 
@@ -383,37 +388,17 @@ impl PodSync {
     }
 
     pub(super) fn untrack(&mut self, key: StoreKey) {
-        if let Some(key_sync) = self.keys.remove(&key) {
-            if let Some(planned) = key_sync.due {
-                self.due.remove(&(planned, key));
-            }
-            if let Some(place) = key_sync.phase.place() {
-                self.queue.remove(key, place);
-            }
-            self.totals.lost.rule = self.totals.lost.rule.plus(key_sync.unsent.gross);
+        let place = self.keys.get(&key).and_then(|it| it.phase.place());
+        if let Some(place) = place {
+            self.queue.remove(&mut self.keys, key, place);
         }
-    }
-
-    /// Cancels the planned look at a key.
-    pub(super) fn cancel_look(&mut self, key: StoreKey) {
-        let key_sync = self.keys.get_mut(&key);
-        if let Some(planned) = key_sync.and_then(|key_sync| key_sync.due.take()) {
-            self.due.remove(&(planned, key));
+        if let Some(key_sync) = self.keys.remove(&key) {
+            self.totals.lost.rule = self.totals.lost.rule.plus(key_sync.unsent.gross);
         }
     }
 
     /// Plans a look at a key at `at`, unless an earlier one is planned.
     pub(super) fn look_again(&mut self, key: StoreKey, at: Nanos) {
-        let Some(key_sync) = self.keys.get_mut(&key) else {
-            return;
-        };
-        if let Some(planned) = key_sync.due {
-            if planned <= at {
-                return;
-            }
-            self.due.remove(&(planned, key));
-        }
-        key_sync.due = Some(at);
-        self.due.insert((at, key));
+        self.keys.look_again(&key, at);
     }
 }

@@ -25,9 +25,11 @@ mod phase;
 mod queue;
 mod refunds;
 mod riders;
+mod slot_heap;
+mod tracked_keys;
 mod unreachable;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::buckets::KeyBucket;
@@ -40,12 +42,13 @@ use crate::pure::{Cells, Moment, Nanos, Span};
 use context::SyncContext;
 use figures::{KeyCounts, Totals};
 use groups::GroupState;
-use key_sync::KeySync;
+use key_sync::SharedTerms;
 use membership::Membership;
 use news_pacing::NewsPacing;
 use news_trust::NewsTrust;
 use queue::SendQueue;
 use refunds::RefundQueue;
+use tracked_keys::TrackedKeys;
 use unreachable::UnreachableLanes;
 
 pub use books::{Books, Loss};
@@ -93,9 +96,8 @@ pub struct PodSync {
     groups: Vec<GroupState>,
     links: Vec<Link>,
     shard_of: Vec<usize>,
-    /// Boxed: a map is up to twice as large as its content, and three times while it grows.
-    keys: HashMap<StoreKey, Box<KeySync>>,
-    due: BTreeSet<(Nanos, StoreKey)>,
+    keys: TrackedKeys,
+    terms: SharedTerms,
     keys_max: usize,
     refunds: RefundQueue,
     /// News of keys, and how far this pod trusts it.
@@ -132,8 +134,8 @@ impl PodSync {
             groups: GroupState::all(grouping, keys_max),
             links: vec![Link::new()],
             shard_of: vec![0; usize::from(LANES)],
-            keys: HashMap::new(),
-            due: BTreeSet::new(),
+            keys: TrackedKeys::default(),
+            terms: SharedTerms::default(),
             keys_max,
             refunds: RefundQueue::default(),
             news_trust,
@@ -170,15 +172,13 @@ impl PodSync {
         for key in engine.take_queued() {
             self.trigger_reached(context, key);
         }
-        while let Some((at, key)) = self.due.first().copied()
-            && at <= moment.now
-        {
-            self.due.pop_first();
+        while let Some(key) = self.keys.take_due(moment.now) {
             self.look_due(context, key);
         }
         for (key, cells) in engine.take_charges() {
             if let Some(key_sync) = self.keys.get_mut(&key) {
-                key_sync.charged = key_sync.charged.plus(cells);
+                let history = key_sync.history_mut();
+                history.charged = history.charged.plus(cells);
             }
         }
         self.review_news(context);
@@ -201,7 +201,7 @@ impl PodSync {
 
     /// When to take the next turn if nothing else happens.
     pub fn next_turn(&self, now: Nanos) -> Nanos {
-        let due = self.due.first().map(|(at, _)| *at);
+        let due = self.keys.next_look();
         let groups = self.grouping.groups();
         let groups = groups.filter_map(|group| self.group_opens(group, now));
         let reachable = self.is_reachable(Lane::new(0));
@@ -352,7 +352,7 @@ impl PodSync {
     fn loud(&self) -> impl Iterator<Item = StoreKey> {
         let keys = self.keys.iter();
         keys.filter(|(_, key_sync)| key_sync.is_loud())
-            .map(|(key, _)| *key)
+            .map(|(key, _)| key)
     }
 
     fn shard(&self, lane: Lane) -> usize {

@@ -21,12 +21,12 @@ use crate::pure::{Cells, Limit, Nanos, Span};
 /// How many of the keys with the next planned looks the sync tries for one that can leave.
 const ROOM_TRIES_MAX: usize = 64;
 
-/// What a pod grants of a key that it cannot report in time.
+/// What a pod grants of a key that it cannot report in time. In a flood most tracked keys have one, so it is of bytes alone:
+/// nothing of it is padding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverdueGrant {
     pub(super) share: ShareCode,
-    /// Where the bucket ended when the key became overdue, or when it was last put in a batch.
-    pub(super) from: Nanos,
+    from: [u8; 8],
 }
 
 /// What an answer to the report of an overdue key says.
@@ -39,10 +39,28 @@ pub(super) struct OverdueAnswer {
 }
 
 impl OverdueGrant {
+    /// A grant of `share` from where the bucket ended when the key became overdue.
+    pub(super) const fn new(share: ShareCode, from: Nanos) -> Self {
+        Self {
+            share,
+            from: from.get().to_ne_bytes(),
+        }
+    }
+
+    /// Where the bucket ended when the key became overdue, or when it was last put in a batch.
+    const fn from(&self) -> Nanos {
+        Nanos::new(u64::from_ne_bytes(self.from))
+    }
+
+    /// The same grant from another end of the bucket.
+    pub(super) const fn starting(self, from: Nanos) -> Self {
+        Self::new(self.share, from)
+    }
+
     /// The price of the cells that were admitted since: the share of how far the bucket, which ends at `tat`, filled up.
     pub(super) fn price(&self, limit: &Limit, tat: Nanos, now: Nanos) -> Span {
         let share = self.share.share();
-        let filled = tat.since(self.from.max(now));
+        let filled = tat.since(self.from().max(now));
         share.of_span(filled.min(limit.shared(share).capacity()))
     }
 }
@@ -69,15 +87,15 @@ impl PodSync {
         let Some(key_sync) = self.keys.get_mut(&key) else {
             return;
         };
-        let place = key_sync.phase.place();
+        let (place, overdue) = (key_sync.phase.place(), key_sync.overdue);
         if let Some(place) = place.filter(|place| urgency < place.urgency) {
             let since = place.since;
             let sooner = QueuePlace { urgency, since };
             key_sync.happen(PhaseEvent::Enqueue(sooner));
-            self.queue.remove(key, place);
-            self.queue.insert(key, sooner);
+            self.queue.remove(&mut self.keys, key, place);
+            self.queue.insert(&mut self.keys, key, sooner);
         }
-        if let Some(overdue) = key_sync.overdue
+        if let Some(overdue) = overdue
             && let Some(subject) = context.subject_of_key(key)
             && !context.engine.bucket(&subject).is_share_denied()
         {
@@ -163,7 +181,7 @@ impl PodSync {
             .bucket(subject)
             .tat()
             .unwrap_or_else(|| context.now());
-        key_sync.overdue = Some(OverdueGrant { share, from });
+        key_sync.overdue = Some(OverdueGrant::new(share, from));
     }
 
     /// A refund lowered the bucket of a key: what fills it again is billed from there on.
@@ -172,7 +190,7 @@ impl PodSync {
         if let Some(overdue) = key_sync.and_then(|key_sync| key_sync.overdue.as_mut())
             && let Some(tat) = engine.bucket(subject).tat()
         {
-            overdue.from = overdue.from.min(tat);
+            *overdue = overdue.starting(overdue.from().min(tat));
         }
     }
 
@@ -216,17 +234,17 @@ impl PodSync {
             return Some(Span::ZERO);
         }
         let now = context.now();
-        let next = self.due.iter().take(ROOM_TRIES_MAX);
-        let rested = next.filter_map(|(_, key)| {
+        let next = self.keys.next_looks(ROOM_TRIES_MAX);
+        let rested = next.filter_map(|key| {
             let key_sync = self
                 .keys
-                .get(key)
+                .get(&key)
                 .filter(|key_sync| key_sync.is_at_rest())?;
             let pending = context
-                .subject_of_key(*key)
+                .subject_of_key(key)
                 .map(|subject| context.engine.bucket(&subject).pending());
             let is_idle = !key_sync.is_loud() || pending.flatten() <= Some(Cells::ZERO);
-            is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, *key))
+            is_idle.then_some((key_sync.is_loud(), key_sync.even.tat, key))
         });
         let (is_loud, even, least) = rested.min()?;
         let subject = context.subject_of_key(least);

@@ -9,8 +9,11 @@ use crate::engine::buckets::{BucketAddress, FrozenCells};
 use crate::pure::sync::Terms;
 use crate::pure::{Cells, Nanos};
 
+/// A silent key is loud until then: never. An `Option` would take eight bytes more of each tracked key.
+const NOT_LOUD: Nanos = Nanos::new(0);
+
 /// Where a key is on its way to the store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum KeyPhase {
     /// This pod uses the key within its even share and reports nothing of it.
     Silent,
@@ -22,13 +25,16 @@ pub(super) enum KeyPhase {
     },
     /// It waits in the send queue. A silent key does so only to ask the store.
     Queued {
-        loud_until: Option<Nanos>,
+        /// [`NOT_LOUD`] for a silent key.
+        loud_until: Nanos,
         place: QueuePlace,
     },
     /// It is in a batch.
     InFlight {
-        loud_until: Option<Nanos>,
-        flight: Flight,
+        /// [`NOT_LOUD`] for a silent key.
+        loud_until: Nanos,
+        /// Boxed: few of the tracked keys are in flight at a time.
+        flight: Box<Flight>,
     },
 }
 
@@ -69,10 +75,10 @@ impl KeyPhase {
     pub(super) fn after(self, event: PhaseEvent) -> Self {
         use PhaseEvent::{Calm, Contend, Dequeue, Enqueue, Land, Postpone, Send};
         match (self, event) {
-            (Self::Silent, Contend(until)) => Self::resting(Some(until)),
-            (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => self,
+            (Self::Silent, Contend(until)) => Self::resting(until),
+            (Self::Silent, Calm | Postpone(_) | Dequeue | Send(_) | Land) => Self::Silent,
             (Self::Silent, Enqueue(place)) => Self::Queued {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 place,
             },
 
@@ -86,55 +92,60 @@ impl KeyPhase {
                 postponed: Some(reason),
             },
             (Self::Loud { until, .. }, Enqueue(place)) => Self::Queued {
-                loud_until: Some(until),
+                loud_until: until,
                 place,
             },
-            (Self::Loud { .. }, Dequeue | Send(_) | Land) => self,
+            (loud @ Self::Loud { .. }, Dequeue | Send(_) | Land) => loud,
 
             (Self::Queued { loud_until, place }, Contend(until)) => Self::Queued {
-                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                loud_until: loud_until.max(until),
                 place,
             },
             (Self::Queued { place, .. }, Calm) => Self::Queued {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 place,
             },
             (Self::Queued { loud_until, .. }, Enqueue(place)) => Self::Queued { loud_until, place },
             (Self::Queued { loud_until, .. }, Dequeue) => Self::resting(loud_until),
-            (Self::Queued { loud_until, .. }, Send(flight)) => {
-                Self::InFlight { loud_until, flight }
-            }
-            (Self::Queued { .. }, Postpone(_) | Land) => self,
+            (Self::Queued { loud_until, .. }, Send(flight)) => Self::InFlight {
+                loud_until,
+                flight: Box::new(flight),
+            },
+            (queued @ Self::Queued { .. }, Postpone(_) | Land) => queued,
 
             (Self::InFlight { loud_until, flight }, Contend(until)) => Self::InFlight {
-                loud_until: Some(loud_until.map_or(until, |known| known.max(until))),
+                loud_until: loud_until.max(until),
                 flight,
             },
             (Self::InFlight { flight, .. }, Calm) => Self::InFlight {
-                loud_until: None,
+                loud_until: NOT_LOUD,
                 flight,
             },
             (Self::InFlight { loud_until, .. }, Land) => Self::resting(loud_until),
-            (Self::InFlight { .. }, Postpone(_) | Enqueue(_) | Dequeue | Send(_)) => self,
+            (flying @ Self::InFlight { .. }, Postpone(_) | Enqueue(_) | Dequeue | Send(_)) => {
+                flying
+            }
         }
     }
 
-    const fn resting(loud_until: Option<Nanos>) -> Self {
+    fn resting(loud_until: Nanos) -> Self {
         match loud_until {
-            Some(until) => Self::Loud {
+            NOT_LOUD => Self::Silent,
+            until => Self::Loud {
                 until,
                 postponed: None,
             },
-            None => Self::Silent,
         }
     }
 
     /// Until when this pod reports every cell; `None` while it is silent.
-    pub(super) const fn loud_until(&self) -> Option<Nanos> {
+    pub(super) fn loud_until(&self) -> Option<Nanos> {
         match self {
             Self::Silent => None,
             Self::Loud { until, .. } => Some(*until),
-            Self::Queued { loud_until, .. } | Self::InFlight { loud_until, .. } => *loud_until,
+            Self::Queued { loud_until, .. } | Self::InFlight { loud_until, .. } => {
+                Some(*loud_until).filter(|until| *until > NOT_LOUD)
+            }
         }
     }
 
@@ -145,7 +156,7 @@ impl KeyPhase {
         }
     }
 
-    pub(super) const fn flight(&self) -> Option<&Flight> {
+    pub(super) fn flight(&self) -> Option<&Flight> {
         match self {
             Self::InFlight { flight, .. } => Some(flight),
             Self::Silent | Self::Loud { .. } | Self::Queued { .. } => None,
@@ -153,7 +164,7 @@ impl KeyPhase {
     }
 
     /// The answer to the key's flight, if it is in one, is of no use: the key was reset meanwhile.
-    pub(super) const fn spoil_answer(&mut self) {
+    pub(super) fn spoil_answer(&mut self) {
         if let Self::InFlight { flight, .. } = self {
             flight.stale = true;
         }
@@ -184,7 +195,7 @@ mod tests {
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/key-phases.md");
     const NOW: Nanos = Nanos::new(5);
 
-    fn name(phase: KeyPhase) -> &'static str {
+    fn name(phase: &KeyPhase) -> &'static str {
         match (phase, phase.loud_until().is_some()) {
             (KeyPhase::Silent, _) => "silent",
             (
@@ -229,8 +240,9 @@ mod tests {
         ];
         let loud = KeyPhase::Silent.after(PhaseEvent::Contend(NOW));
         let phases = [KeyPhase::Silent, loud].map(|resting| {
-            let queued = resting.after(PhaseEvent::Enqueue(place));
-            [resting, queued, queued.after(PhaseEvent::Send(flight()))]
+            let queued = resting.clone().after(PhaseEvent::Enqueue(place));
+            let flying = queued.clone().after(PhaseEvent::Send(flight()));
+            [resting, queued, flying]
         });
         let mut page = "# Phases of a key in the sync\n\nPrinted from `crates/core/src/engine/sync/phase.rs` by \
             `make docs`. A row is the phase of a key, a column an event, and the cell the phase after it. A dash: the \
@@ -241,10 +253,10 @@ mod tests {
         }
         let _ = write!(page, "\n|---|{}\n", "---|".repeat(events.len()));
         for phase in phases.into_iter().flatten() {
-            let _ = write!(page, "| {} |", name(phase));
+            let _ = write!(page, "| {} |", name(&phase));
             for (_, event) in events {
-                let after = name(phase.after(event));
-                let changed = if after == name(phase) { "-" } else { after };
+                let after = name(&phase.clone().after(event));
+                let changed = if after == name(&phase) { "-" } else { after };
                 let _ = write!(page, " {changed} |");
             }
             page.push('\n');

@@ -4,8 +4,8 @@
 //! within each of these the key that has waited longest. Groups only say which keys can share a call. One call in
 //! [`BY_AGE_EVERY`] takes the keys that have waited longest, however urgent they are, so no key waits for ever.
 
-use std::collections::BTreeSet;
-
+use super::slot_heap::{Slot, SlotHeap};
+use super::tracked_keys::TrackedKeys;
 use crate::pure::sync::{Group, Grouping, StoreKey};
 use crate::pure::{Nanos, Span};
 
@@ -42,10 +42,21 @@ pub(super) enum QueueOrder {
     Age,
 }
 
+/// Which keys a call takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallKeys {
+    pub(super) group: Group,
+    pub(super) order: QueueOrder,
+    /// At most so many.
+    pub(super) most: usize,
+    /// Ordinary ones only while it has taken fewer than this.
+    pub(super) ordinary_most: usize,
+}
+
 /// The waiting keys of a group.
 #[derive(Debug)]
 struct GroupQueue {
-    keys: [BTreeSet<(Nanos, StoreKey)>; Urgency::ALL.len()],
+    keys: [SlotHeap; Urgency::ALL.len()],
     /// Since when the first key of each urgency waits; [`NONE`] if there is none.
     firsts: [Nanos; Urgency::ALL.len()],
 }
@@ -75,27 +86,28 @@ impl GroupQueue {
         }
     }
 
-    fn insert(&mut self, key: StoreKey, place: QueuePlace) -> bool {
+    fn insert(&mut self, keys: &mut TrackedKeys, slot: Slot, place: QueuePlace) -> bool {
         let index = place.urgency as usize;
         self.firsts[index] = self.firsts[index].min(place.since);
-        self.keys[index].insert((place.since, key))
+        self.keys[index].insert(keys, slot)
     }
 
-    fn remove(&mut self, key: StoreKey, place: QueuePlace) -> bool {
-        let was_there = self.keys[place.urgency as usize].remove(&(place.since, key));
-        self.note_first(place.urgency);
+    fn remove(&mut self, keys: &mut TrackedKeys, slot: Slot, urgency: Urgency) -> bool {
+        let was_there = self.keys[urgency as usize].remove(keys, slot);
+        self.note_first(keys, urgency);
         was_there
     }
 
-    fn pop(&mut self, urgency: Urgency) -> Option<StoreKey> {
-        let first = self.keys[urgency as usize].pop_first();
-        self.note_first(urgency);
-        first.map(|(_, key)| key)
+    fn pop(&mut self, keys: &mut TrackedKeys, urgency: Urgency) -> Option<StoreKey> {
+        let first = self.keys[urgency as usize].pop(keys);
+        self.note_first(keys, urgency);
+        first.and_then(|slot| keys.key(slot))
     }
 
-    fn note_first(&mut self, urgency: Urgency) {
+    fn note_first(&mut self, keys: &TrackedKeys, urgency: Urgency) {
         let first = self.keys[urgency as usize].first();
-        self.firsts[urgency as usize] = first.map_or(NONE, |(since, _)| *since);
+        let since = first.and_then(|slot| keys.waits_since(slot));
+        self.firsts[urgency as usize] = since.unwrap_or(NONE);
     }
 
     fn is_empty(&self) -> bool {
@@ -124,12 +136,14 @@ impl SendQueue {
     }
 
     /// Puts the keys into other groups.
-    pub(super) fn regroup(&mut self, grouping: Grouping) {
+    pub(super) fn regroup(&mut self, keys: &mut TrackedKeys, grouping: Grouping) {
         let before = std::mem::replace(self, Self::new(grouping));
         for group in before.groups {
-            for (urgency, keys) in Urgency::ALL.into_iter().zip(group.keys) {
-                for (since, key) in keys {
-                    self.insert(key, QueuePlace { urgency, since });
+            for (urgency, mut slots) in Urgency::ALL.into_iter().zip(group.keys) {
+                while let Some(slot) = slots.pop(keys) {
+                    if let (Some(key), Some(since)) = (keys.key(slot), keys.waits_since(slot)) {
+                        self.insert(keys, key, QueuePlace { urgency, since });
+                    }
                 }
             }
         }
@@ -140,14 +154,20 @@ impl SendQueue {
         &mut self.groups[group.index()]
     }
 
-    pub(super) fn insert(&mut self, key: StoreKey, place: QueuePlace) {
-        let is_new = self.of_key(key).insert(key, place);
-        self.waiting[place.urgency as usize] += usize::from(is_new);
+    /// Puts in a tracked key whose phase has this place.
+    pub(super) fn insert(&mut self, keys: &mut TrackedKeys, key: StoreKey, place: QueuePlace) {
+        if let Some(slot) = keys.slot(&key) {
+            let is_new = self.of_key(key).insert(keys, slot, place);
+            self.waiting[place.urgency as usize] += usize::from(is_new);
+        }
     }
 
-    pub(super) fn remove(&mut self, key: StoreKey, place: QueuePlace) {
-        let was_there = self.of_key(key).remove(key, place);
-        self.waiting[place.urgency as usize] -= usize::from(was_there);
+    /// Takes out a key that had this place.
+    pub(super) fn remove(&mut self, keys: &mut TrackedKeys, key: StoreKey, place: QueuePlace) {
+        if let Some(slot) = keys.slot(&key) {
+            let was_there = self.of_key(key).remove(keys, slot, place.urgency);
+            self.waiting[place.urgency as usize] -= usize::from(was_there);
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -163,7 +183,7 @@ impl SendQueue {
     pub(super) fn len_in(&self, group: Group, urgency: Urgency) -> usize {
         let group = &self.groups[group.index()];
         let sets = group.keys[..=urgency as usize].iter();
-        sets.map(BTreeSet::len).sum()
+        sets.map(SlotHeap::len).sum()
     }
 
     pub(super) fn is_empty_in(&self, group: Group) -> bool {
@@ -195,14 +215,14 @@ impl SendQueue {
         })
     }
 
-    /// Takes at most `most` keys of `group`. It takes ordinary keys only while it has taken less than `ordinary_most`.
-    pub(super) fn take(
-        &mut self,
-        group: Group,
-        order: QueueOrder,
-        most: usize,
-        ordinary_most: usize,
-    ) -> Vec<StoreKey> {
+    /// Takes the keys of a call.
+    pub(super) fn take(&mut self, keys: &mut TrackedKeys, call: &CallKeys) -> Vec<StoreKey> {
+        let CallKeys {
+            group,
+            order,
+            most,
+            ordinary_most,
+        } = *call;
         self.calls += 1;
         let queue = &mut self.groups[group.index()];
         let mut taken = Vec::new();
@@ -216,7 +236,7 @@ impl SendQueue {
             if full {
                 break;
             }
-            if let Some(key) = queue.pop(urgency) {
+            if let Some(key) = queue.pop(keys, urgency) {
                 self.waiting[urgency as usize] -= 1;
                 taken.push(key);
             }
@@ -227,8 +247,27 @@ impl SendQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::pure::sync::Lane;
+    use crate::engine::sync::key_sync::{KeySync, KeyTerms};
+    use crate::engine::sync::phase::PhaseEvent;
+    use crate::pure::sync::{Lane, Share, Terms};
+    use crate::pure::{Limit, Unit};
+
+    fn insert(queue: &mut SendQueue, keys: &mut TrackedKeys, key: StoreKey, place: QueuePlace) {
+        let limit = Limit::new(1, Unit::Second, 1, None).unwrap();
+        let terms = KeyTerms {
+            kind: key.kind,
+            rule: key.rule,
+            limit,
+            store: Terms::level(&limit),
+        };
+        let new = || KeySync::new(Arc::new(terms), Share::WHOLE, place.since);
+        keys.get_or_insert(key, new)
+            .happen(PhaseEvent::Enqueue(place));
+        queue.insert(keys, key, place);
+    }
 
     /// A key of the lane of that number.
     fn key(lane: u8, rule: u64) -> StoreKey {
@@ -244,18 +283,24 @@ mod tests {
     }
 
     /// The rules' numbers of the keys that three calls of at most two keys take.
-    fn taken(keys: &[(u8, u64, QueuePlace)], calls: usize) -> Vec<Vec<u64>> {
+    fn taken(waiting: &[(u8, u64, QueuePlace)], calls: usize) -> Vec<Vec<u64>> {
         let grouping = Grouping::PerLane;
-        let mut queue = SendQueue::new(grouping);
-        for (lane, rule, place) in keys {
-            queue.insert(key(*lane, *rule), *place);
+        let (mut queue, mut keys) = (SendQueue::new(grouping), TrackedKeys::default());
+        for (lane, rule, place) in waiting {
+            insert(&mut queue, &mut keys, key(*lane, *rule), *place);
         }
         let groups: Vec<Group> = grouping.groups().collect();
         let call = |_| {
             let order = queue.order(Nanos::new(2_000_000_000));
             let (group, _) = queue.first(&groups, order)?;
-            let keys = queue.take(group, order, 2, 2);
-            Some(keys.iter().map(|key| key.rule).collect())
+            let call = CallKeys {
+                group,
+                order,
+                most: 2,
+                ordinary_most: 2,
+            };
+            let taken = queue.take(&mut keys, &call);
+            Some(taken.iter().map(|key| key.rule).collect())
         };
         (0..calls).map_while(call).collect()
     }
@@ -284,32 +329,39 @@ mod tests {
 
     #[test]
     fn a_removed_key_is_gone() {
-        let mut queue = SendQueue::new(Grouping::PerLane);
+        let grouping = Grouping::PerLane;
+        let (mut queue, mut keys) = (SendQueue::new(grouping), TrackedKeys::default());
         let at = place(Urgency::Contested, 4);
-        queue.insert(key(3, 1), at);
-        queue.insert(key(3, 1), at);
+        insert(&mut queue, &mut keys, key(3, 1), at);
+        insert(&mut queue, &mut keys, key(3, 1), at);
         let waiting = |urgency| queue.len_up_to(urgency);
         assert_eq!(
             (waiting(Urgency::ShareDenied), waiting(Urgency::Ordinary)),
             (0, 1)
         );
-        queue.remove(key(3, 1), at);
-        queue.remove(key(3, 1), at);
+        queue.remove(&mut keys, key(3, 1), at);
+        queue.remove(&mut keys, key(3, 1), at);
         assert!(queue.is_empty());
         assert!(queue.is_empty_in(Grouping::PerLane.group_of(Lane::new(3))));
     }
 
     #[test]
     fn keys_keep_their_places_when_their_group_is_split() {
-        let mut queue = SendQueue::new(Grouping::Whole);
-        let keys = [(3, 1, 4), (9, 2, 5), (3, 3, 6)];
-        for (lane, rule, since) in keys {
-            queue.insert(key(lane, rule), place(Urgency::Contested, since));
+        let grouping = Grouping::Whole;
+        let (mut queue, mut keys) = (SendQueue::new(grouping), TrackedKeys::default());
+        let waiting = [(3, 1, 4), (9, 2, 5), (3, 3, 6)];
+        for (lane, rule, since) in waiting {
+            let at = place(Urgency::Contested, since);
+            insert(&mut queue, &mut keys, key(lane, rule), at);
         }
-        queue.regroup(Grouping::Split);
-        assert_eq!(queue.len_up_to(Urgency::Contested), keys.len());
-        let group = Grouping::Split.group_of(Lane::new(3));
-        let taken = queue.take(group, QueueOrder::Urgency, 9, 9);
-        assert_eq!(taken, [key(3, 1), key(3, 3)]);
+        queue.regroup(&mut keys, Grouping::Split);
+        assert_eq!(queue.len_up_to(Urgency::Contested), waiting.len());
+        let call = CallKeys {
+            group: Grouping::Split.group_of(Lane::new(3)),
+            order: QueueOrder::Urgency,
+            most: 9,
+            ordinary_most: 9,
+        };
+        assert_eq!(queue.take(&mut keys, &call), [key(3, 1), key(3, 3)]);
     }
 }

@@ -228,7 +228,7 @@ impl PodSync {
         let is_newer = |sent: Nanos| {
             self.keys
                 .get(&key)
-                .is_none_or(|key| key.sent_at.is_none_or(|at| at < sent))
+                .is_none_or(|key| key.history().sent_at.is_none_or(|at| at < sent))
         };
         let snapshot = engine.snapshot();
         let Some(subject) = engine.subject_of_key(&snapshot, key, trip.back) else {

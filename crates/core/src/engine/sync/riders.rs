@@ -84,7 +84,10 @@ impl PodSync {
         if !key_sync.is_loud() || !key_sync.phase.is_resting() {
             return Ride::Never;
         }
-        let is_early = key_sync.sent_at.is_some_and(|at| at.after(gap) > now);
+        let is_early = key_sync
+            .history()
+            .sent_at
+            .is_some_and(|at| at.after(gap) > now);
         if is_early || !is_of_group {
             return Ride::Later;
         }

@@ -86,16 +86,17 @@ impl PodSync {
             if !is_in(changes.cut_off | changes.unreachable | changes.reachable) {
                 return;
             }
-            let subject = engine.subject_of_key(&snapshot, *key, Moment::default());
+            let subject = engine.subject_of_key(&snapshot, key, Moment::default());
             if is_in(changes.cut_off | changes.unreachable) {
-                let detached = key_sync.detached.get_or_insert_with(|| Detached {
-                    known_until: subject.map_or(Some(now), |subject| {
-                        known_until(engine, &subject, key_sync.unsent)
-                    }),
+                let unsent = key_sync.unsent;
+                let detached = &mut key_sync.history_mut().detached;
+                let detached = detached.get_or_insert_with(|| Detached {
+                    known_until: subject
+                        .map_or(Some(now), |subject| known_until(engine, &subject, unsent)),
                     cut_off: false,
                 });
                 detached.cut_off |= is_in(changes.cut_off);
-            } else if let Some(Detached { cut_off: true, .. }) = key_sync.detached
+            } else if let Some(Detached { cut_off: true, .. }) = key_sync.history().detached
                 && key_sync.is_loud()
                 && let Some(subject) = subject
                 && let Some(tat) = engine.bucket(&subject).tat()
@@ -105,10 +106,10 @@ impl PodSync {
                 let price = subject.limit.interval().times(worth);
                 key_sync.unsent.price = key_sync.price(price, share, tat, now);
                 key_sync.unsent.gross = key_sync.unsent.gross.plus(cells);
-                to_report.push(*key);
+                to_report.push(key);
             }
             if is_in(changes.reachable) {
-                key_sync.detached = None;
+                let _ = key_sync.attach();
             }
         });
         to_report.sort_unstable();
