@@ -137,6 +137,10 @@ pub(super) trait KeyBucket<'t> {
     fn lower(&self, by: Span, before: Nanos);
     /// Takes back cells that were counted in the window of this index because of news.
     fn uncount(&self, _index: u64, _cells: Cells) {}
+    /// The age at which the store's answer is too old to go by; `None` if only cells that this pod reports make it so.
+    fn answer_age_max(&self) -> Option<Span> {
+        None
+    }
     /// Drops the bucket and its ghost. Returns the pending cells that are lost with it.
     fn forget(&self) -> Cells;
 }
@@ -266,6 +270,10 @@ impl<'t> KeyBucket<'t> for Bucket<'t, '_> {
 
     fn uncount(&self, index: u64, cells: Cells) {
         each_kind!(self, it => it.uncount(index, cells));
+    }
+
+    fn answer_age_max(&self) -> Option<Span> {
+        each_kind!(self, it => it.answer_age_max())
     }
 
     fn forget(&self) -> Cells {

@@ -14,7 +14,12 @@ use super::{Buckets, KeyBucket};
 use crate::engine::answer::Source;
 use crate::engine::stats::Stat;
 use crate::pure::sync::{KnownUsage, ShareCode, StoreState, Trigger};
-use crate::pure::{Cells, Nanos, Span, Standing};
+use crate::pure::{Algorithm, Cells, Nanos, Span, Standing};
+
+/// A sliding window is nearly full if less than this part (one in so many) of its limit is left.
+const NEARLY_FULL_PART: u64 = 8;
+/// The answers that a pod wants in each window of a key that is nearly full.
+const ANSWERS_PER_WINDOW: u64 = 32;
 
 /// A key of a windowed rule.
 #[derive(Clone, Copy)]
@@ -265,6 +270,16 @@ impl<'t> KeyBucket<'t> for WindowBucket<'t, '_> {
         if self.index_now() == index {
             self.buckets.windows.unfill(&self.subject.window(), cells);
         }
+    }
+
+    /// Room in a sliding window comes back all the time, and every pod sees it. A pod that goes by an old answer takes the
+    /// same room as the others.
+    fn answer_age_max(&self) -> Option<Span> {
+        let limit = &self.subject.limit;
+        let is_sliding = self.subject.rule.spec.algorithm == Algorithm::SlidingWindow;
+        let remaining = self.look(Cells::ZERO).0.remaining.get();
+        (is_sliding && remaining <= limit.requests() / NEARLY_FULL_PART)
+            .then(|| Span::nanos(limit.window().get() / ANSWERS_PER_WINDOW))
     }
 
     fn address(&self) -> BucketAddress {

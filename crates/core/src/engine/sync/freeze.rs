@@ -164,6 +164,8 @@ impl PodSync {
                 key_sync.stay_loud(now.after(HOLD));
             }
             Some(ShareUse::Within) => {}
+            // The pod only asks: that is no use of the key.
+            None if gross == Cells::ZERO => {}
             None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),
         }
         let flight = Flight {

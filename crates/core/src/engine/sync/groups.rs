@@ -385,7 +385,7 @@ impl PodSync {
         } else if wants && !stays_overdue {
             self.want(context, key, Reason::Trigger);
         }
-        self.look_again(key, now.after(self.age_max(&subject)));
+        self.look_after(context, &subject);
         self.offer_rider(key);
     }
 

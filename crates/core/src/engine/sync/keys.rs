@@ -133,9 +133,33 @@ impl PodSync {
                 Some(pending) if pending > Cells::ZERO => {
                     self.want(context, key, postponed.unwrap_or(Reason::Interval));
                 }
-                Some(_) | None => self.look_again(key, now.after(self.age_max(&subject))),
+                Some(_) | None => self.refresh(context, &subject),
             },
         }
+    }
+
+    /// Asks the store for a loud key that has nothing to report, if its last answer is too old to go by. No other key waits
+    /// for that.
+    fn refresh(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
+        let (key, now) = (subject.store_key(), context.now());
+        let age_max = context.engine.bucket(subject).answer_age_max();
+        let is_idle = self.queue.is_empty();
+        let key_sync = self.track(subject, now);
+        match (key_sync.sent_at, age_max) {
+            (Some(sent_at), Some(age_max)) if is_idle && sent_at.after(age_max) <= now => {
+                key_sync.asks_store = true;
+                self.want(context, key, Reason::Interval);
+            }
+            (_, _) => self.look_after(context, subject),
+        }
+    }
+
+    /// Plans the next look at a loud key.
+    pub(super) fn look_after(&mut self, context: &SyncContext<'_>, subject: &Subject<'_>) {
+        let age_max = self.age_max(subject);
+        let answer_age_max = context.engine.bucket(subject).answer_age_max();
+        let after = answer_age_max.map_or(age_max, |age| age.max(self.gap()).min(age_max));
+        self.look_again(subject.store_key(), context.now().after(after));
     }
 
     /// A key has been loud for long enough. If pods may be silent about it, it becomes silent, unless this pod uses more
