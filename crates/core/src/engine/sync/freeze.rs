@@ -157,13 +157,9 @@ impl PodSync {
             *overdue = overdue.starting(frozen.tat);
         }
         key_sync.history_mut().demand.add(gross, now);
-        // A pod that is not sure of its even share says so too: other pods may be sure, and silent.
-        match even_share.map(|share| key_sync.use_share_reported(&share, cells, now)) {
-            Some(ShareUse::Beyond) => {
-                key_sync.announce = true;
-                key_sync.stay_loud(now.after(HOLD));
-            }
-            Some(ShareUse::Within) => {}
+        let share_use = even_share.map(|share| key_sync.use_share_reported(&share, cells, now));
+        match share_use {
+            Some(share_use) => key_sync.stay_loud_beyond(share_use, now),
             // The pod only asks: that is no use of the key.
             None if gross == Cells::ZERO => {}
             None => key_sync.stay_loud(now.after(self.pace.interval.plus(self.pace.interval))),

@@ -213,6 +213,15 @@ impl KeySync {
         used
     }
 
+    /// A pod that uses more than its even share, or is not sure, reports the key for a while and says so: other pods may be
+    /// sure, and silent.
+    pub(super) fn stay_loud_beyond(&mut self, share_use: ShareUse, now: Nanos) {
+        if matches!(share_use, ShareUse::Beyond) {
+            self.announce = true;
+            self.stay_loud(now.after(HOLD));
+        }
+    }
+
     /// The pod has reported all that it used: the even share is as good as new.
     pub(super) const fn reset_share(&mut self, now: Nanos) {
         self.even = EvenShareUse { tat: now };

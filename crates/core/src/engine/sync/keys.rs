@@ -145,7 +145,7 @@ impl PodSync {
         let age_max = context.engine.bucket(subject).answer_age_max();
         let is_idle = self.queue.is_empty();
         let key_sync = self.track(subject, now);
-        match (key_sync.sent_at, age_max) {
+        match (key_sync.history().sent_at, age_max) {
             (Some(sent_at), Some(age_max)) if is_idle && sent_at.after(age_max) <= now => {
                 key_sync.asks_store = true;
                 self.want(context, key, Reason::Interval);
