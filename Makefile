@@ -1,5 +1,5 @@
 # What CI and people call. Anything that needs logic is a test, not a script.
-.PHONY: check test build-tests test-daemon test-models test-rust test-ops test-long image image-binary loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
+.PHONY: check test build-tests test-models test-models-and-ops test-rust test-ops test-long image image-binary loom sim sim-test sim-long bench fleet docs proto run tools apt-tools ci
 
 # Everything is built with the same flags for the same target, linked as the Dockerfile links it: the lints share build
 # scripts and macros with the tests; the tests, the image and the simulations share one build.
@@ -18,18 +18,18 @@ check: ## formatting, lints, documentation
 	$(STATIC) RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc $(BUILT) --no-deps --document-private-items
 
 # What the tests need is downloaded while the lints are compiled. The tests of the daemon mostly wait; the models and the
-# simulations, which only compute, use the time that these leave.
+# simulations, which only compute, use the time that these leave. The image comes after them.
 test: ## everything, with real clients
 	$(MAKE) -j2 --output-sync=target check tools
 	$(MAKE) build-tests
-	$(MAKE) -j2 test-daemon test-models
+	$(MAKE) -j2 test-rust test-models-and-ops
 
 build-tests:
 	$(STATIC) cargo test $(BUILT) --no-run
 	$(STATIC) cargo test $(BUILT) --test ops --no-run
 	$(STATIC) cargo test $(MODELS) --no-run
 
-test-daemon: test-rust
+test-models-and-ops: test-models
 	$(MAKE) test-ops
 
 # How to run what computes only while no test of the daemon wants the processor.

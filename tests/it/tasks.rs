@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use metrics::{Counter, Gauge};
 use tidegate::admin::status::{Configuration, Status};
@@ -13,7 +12,7 @@ use tidegate::net::listen::Listener;
 use tidegate::reload::Reloader;
 use tidegate::telemetry::{TASK_RESTARTS, Telemetry};
 use tidegate_core::engine::{Engine, FleetKey, Setup};
-use tidegate_testing::{Folder, MetricsPage, until};
+use tidegate_testing::{Folder, MetricsPage, SOON, until};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
@@ -72,16 +71,15 @@ fn reloads_go_on_after_a_panic() {
     };
     let reloads = reloader.start().unwrap();
     write(20);
-    let within = Duration::from_secs(10);
-    until("the second fault", within, || {
+    until("the second fault", SOON, || {
         (restarts(&telemetry, &engine, "reload") == 2.0).then_some(())
     });
-    until("the reload", within, || {
+    until("the reload", SOON, || {
         let snapshot = engine.snapshot();
         let limit = snapshot.rules().all()[0].spec.limit.unwrap();
         (limit.requests() == 20).then_some(())
     });
-    until("no fault is shown any more", within, || {
+    until("no fault is shown any more", SOON, || {
         status.configuration().faults.is_empty().then_some(())
     });
     reloads.stop();
