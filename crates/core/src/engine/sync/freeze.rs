@@ -4,10 +4,10 @@
 //! `groups.rs`. What the store is to bill for the cells is in `key_sync.rs`.
 
 use super::groups::SplitStep;
-use super::key_sync::{ShareUse, Unsent};
+use super::key_sync::Unsent;
 use super::phase::{Flight, PhaseEvent};
 use super::queue::{CallKeys, QueueOrder, Urgency};
-use super::{HOLD, PodSync, SyncContext};
+use super::{PodSync, SyncContext};
 use crate::engine::buckets::{BucketAddress, FrozenCells, KeyBucket};
 use crate::pure::sync::{BATCH_MAX, CALL_COST, Delta, Group, KnownUsage, StoreKey, Trigger};
 use crate::pure::{Cells, Nanos, Span};
