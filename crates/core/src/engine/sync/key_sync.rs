@@ -39,7 +39,7 @@ pub(super) struct KeySync {
     pub(super) unsent: Unsent,
     pub(super) weight: Share,
     /// `None` for most keys that were asked for once.
-    history: Option<Box<KeyHistory>>,
+    history: Option<Box<ReportHistory>>,
 }
 
 /// What a key shares with others: its rule, and how the store counts it.
@@ -90,7 +90,7 @@ impl SharedTerms {
 
 /// What a key has only after the pod reported it, charged it, or lost the way to its lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KeyHistory {
+pub(super) struct ReportHistory {
     /// When the pod last put it in a batch; `None`: never.
     pub(super) sent_at: Option<Nanos>,
     /// Those of the unsent and of the pending cells that were charged although they were denied.
@@ -155,17 +155,17 @@ impl KeySync {
     }
 
     /// What has happened to it.
-    pub(super) fn history(&self) -> KeyHistory {
+    pub(super) fn history(&self) -> ReportHistory {
         self.history.as_deref().copied().unwrap_or_default()
     }
 
     /// What has happened to it, to note more.
-    pub(super) fn history_mut(&mut self) -> &mut KeyHistory {
+    pub(super) fn history_mut(&mut self) -> &mut ReportHistory {
         self.history.get_or_insert_default()
     }
 
     /// What has happened to it, if anything has.
-    pub(super) fn known_history_mut(&mut self) -> Option<&mut KeyHistory> {
+    pub(super) fn known_history_mut(&mut self) -> Option<&mut ReportHistory> {
         self.history.as_deref_mut()
     }
 
@@ -295,7 +295,7 @@ impl KeySync {
     pub(super) fn price(&self, price: Span, share: Share, tat: Nanos, now: Nanos) -> Span {
         let whole = price.plus(self.unsent.price);
         let KeyTerms { limit, store, .. } = &*self.terms;
-        let KeyHistory {
+        let ReportHistory {
             detached, charged, ..
         } = self.history();
         match detached {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     /// A key of 100/s that a pod of four tracks.
-    fn tracked(store: impl Fn(&Limit) -> Terms, history: KeyHistory) -> KeySync {
+    fn tracked(store: impl Fn(&Limit) -> Terms, history: ReportHistory) -> KeySync {
         let limit = Limit::new(100, Unit::Second, 1, None).unwrap();
         let terms = Arc::new(KeyTerms {
             kind: BucketKind::Level,
@@ -363,9 +363,9 @@ mod tests {
     /// What 50 cells of 100/s cost a pod with a quarter of the limit: 500 ms if they are billed in full. The bucket ends
     /// `ends` milliseconds from now; the store knew it to end at `known_until`.
     fn price(detached: Option<Detached>, ends: u64) -> u64 {
-        let history = KeyHistory {
+        let history = ReportHistory {
             detached,
-            ..KeyHistory::default()
+            ..ReportHistory::default()
         };
         let key_sync = tracked(Terms::level, history);
         let price = key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
@@ -422,9 +422,9 @@ mod tests {
     /// to be empty. `charged` of them were charged although they were denied.
     fn overdue_price(charged: u64, ends: u64) -> u64 {
         let (share, from) = (ShareCode::at_most(Share::even(4)), NOW);
-        let history = KeyHistory {
+        let history = ReportHistory {
             charged: Cells::new(charged),
-            ..KeyHistory::default()
+            ..ReportHistory::default()
         };
         let key_sync = KeySync {
             overdue: Some(OverdueGrant::new(share, from)),
@@ -449,10 +449,10 @@ mod tests {
 
     #[test]
     fn what_was_charged_beyond_capacity_is_billed_too() {
-        let history = KeyHistory {
+        let history = ReportHistory {
             detached: cut_off(NOW),
             charged: Cells::new(25),
-            ..KeyHistory::default()
+            ..ReportHistory::default()
         };
         let key_sync = tracked(Terms::charging, history);
         let price = |ends| key_sync.price(ms(500), Share::even(4), NOW.after(ms(ends)), NOW);
