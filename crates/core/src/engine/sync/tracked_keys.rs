@@ -21,7 +21,7 @@ const NEVER: Nanos = Nanos::new(u64::MAX);
 
 /// A tracked key. Its rule and its kind are in the terms of `key_sync`.
 #[derive(Debug)]
-struct Entry {
+struct TrackedEntry {
     key_sync: KeySync,
     /// The upper and the lower half of its name.
     name: [u64; 2],
@@ -31,7 +31,7 @@ struct Entry {
     queue_position: u32,
 }
 
-impl Entry {
+impl TrackedEntry {
     fn key(&self) -> StoreKey {
         let [upper, lower] = self.name.map(u128::from);
         StoreKey {
@@ -44,29 +44,29 @@ impl Entry {
 
 /// The entries, by slot.
 #[derive(Debug, Default)]
-struct Entries {
-    chunks: Vec<Vec<Option<Entry>>>,
+struct TrackedEntries {
+    chunks: Vec<Vec<Option<TrackedEntry>>>,
     /// Slots of keys that left.
     free: Vec<Slot>,
 }
 
-impl Entries {
-    fn get(&self, slot: Slot) -> Option<&Entry> {
+impl TrackedEntries {
+    fn get(&self, slot: Slot) -> Option<&TrackedEntry> {
         let slot = slot as usize;
         self.chunks.get(slot / CHUNK)?.get(slot % CHUNK)?.as_ref()
     }
 
-    fn get_mut(&mut self, slot: Slot) -> Option<&mut Entry> {
+    fn get_mut(&mut self, slot: Slot) -> Option<&mut TrackedEntry> {
         let slot = slot as usize;
         let chunk = self.chunks.get_mut(slot / CHUNK)?;
         chunk.get_mut(slot % CHUNK)?.as_mut()
     }
 
     fn key(&self, slot: Slot) -> Option<StoreKey> {
-        self.get(slot).map(Entry::key)
+        self.get(slot).map(TrackedEntry::key)
     }
 
-    fn insert(&mut self, entry: Entry) -> Slot {
+    fn insert(&mut self, entry: TrackedEntry) -> Slot {
         if let Some(slot) = self.free.pop() {
             self.chunks[slot as usize / CHUNK][slot as usize % CHUNK] = Some(entry);
             return slot;
@@ -81,7 +81,7 @@ impl Entries {
         Slot::try_from(slot).unwrap_or(NOWHERE)
     }
 
-    fn remove(&mut self, slot: Slot) -> Option<Entry> {
+    fn remove(&mut self, slot: Slot) -> Option<TrackedEntry> {
         let at = slot as usize;
         let entry = self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)?.take();
         if entry.is_some() {
@@ -94,17 +94,17 @@ impl Entries {
         self.get(slot).map(|entry| (entry.due, entry.key()))
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Entry> {
+    fn iter(&self) -> impl Iterator<Item = &TrackedEntry> {
         self.chunks.iter().flatten().flatten()
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut TrackedEntry> {
         self.chunks.iter_mut().flatten().flatten()
     }
 }
 
 /// The order of the planned looks: the earliest first, then by key.
-struct ByDue<'a>(&'a mut Entries);
+struct ByDue<'a>(&'a mut TrackedEntries);
 
 impl RankedSlots for ByDue<'_> {
     fn order(&self, a: Slot, b: Slot) -> Ordering {
@@ -125,7 +125,7 @@ impl RankedSlots for ByDue<'_> {
 /// The tracked keys.
 #[derive(Debug, Default)]
 pub(super) struct TrackedKeys {
-    entries: Entries,
+    entries: TrackedEntries,
     /// The slot of each key.
     index: HashTable<Slot>,
     /// Keys with a planned look.
@@ -181,7 +181,7 @@ impl TrackedKeys {
 
     fn insert(&mut self, key: StoreKey, key_sync: KeySync) -> Slot {
         let [upper, lower] = [key.name >> 64, key.name & u128::from(u64::MAX)];
-        let slot = self.entries.insert(Entry {
+        let slot = self.entries.insert(TrackedEntry {
             key_sync,
             name: [upper as u64, lower as u64],
             due: NEVER,
@@ -204,7 +204,7 @@ impl TrackedKeys {
         let entry = self.entries.remove(slot)?;
         if self.index.is_empty() {
             // After a flood, gives back the room that it took.
-            (self.entries, self.index) = (Entries::default(), HashTable::new());
+            (self.entries, self.index) = (TrackedEntries::default(), HashTable::new());
         }
         Some(entry.key_sync)
     }
